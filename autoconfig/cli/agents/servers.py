@@ -65,7 +65,10 @@ def here() -> MCPServer:
             return False, str(error)
         async with turns:
             command = [sys.executable, "-P", "-m", "autoconfig", *words]
-            done = await anyio.run_process(command, stdin=subprocess.DEVNULL, check=False)
+            try:
+                done = await anyio.run_process(command, stdin=subprocess.DEVNULL, check=False)
+            except (OSError, ValueError) as error:  # longer than the system takes, or with a zero byte
+                return False, f"the arguments are no command line: {error}"
         if done.stdout.strip():
             return True, done.stdout.decode()
         return False, message(done.stderr.decode())

@@ -25,6 +25,7 @@ WRITES = ("apply_to", "force", "calibrate", "download", "format", "fail_slower_t
 NOT_LISTED = ("architecture",)
 """Groups that a tool takes and does not list one by one."""
 ONLY = "only"
+MOST_WORDS, LONGEST_WORD = 512, 2_000
 SHOWN = 3
 """Plans, deployments or placements of an answer where nothing is said: an answer is read whole by a model."""
 Schema = dict[str, Any]
@@ -120,6 +121,11 @@ class Tool:
         except click.UsageError as error:
             raise InputError(error.format_message()) from None
 
+    def _short(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether they could be a command line; what is longer the service refuses before anything reads it."""
+        said = [value for name, value in arguments.items() if name not in self.texts]
+        return len(said) <= MOST_WORDS and all(len(one) <= _most(one) for one in said if isinstance(one, str | list | Mapping))
+
     def context(self, words: list[str]) -> click.Context:
         """What click makes of a command line. Raises its errors."""
         name, *rest = words
@@ -127,7 +133,8 @@ class Tool:
 
     def body(self, arguments: Mapping[str, Any]) -> bytes:
         """The body of the service's question. Raises InputError in the words of the command line."""
-        self.read(arguments)
+        if self._short(arguments):
+            self.read(arguments)
         fields = self.fields()
         several = {name for name, one in fields.items() if one.many and name not in COMPARED}
         body: dict[str, Any] = {name: True for name, one in fields.items() if one.default is True}  # as on the command line
@@ -185,6 +192,10 @@ def example(one: Field) -> Any:
     if one.example is not None:
         return one.example
     return True if one.type is bool else one.choices[0] if one.choices else one.default
+
+
+def _most(value: Any) -> int:
+    return LONGEST_WORD if isinstance(value, str) else MOST_WORDS
 
 
 def _option(name: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 
 import httpx2
 import pytest
@@ -93,6 +94,14 @@ def test_hosts_bodies_and_methods_are_those_of_the_service(open_service):
         deep = {"model": "7b", "gpus": 8, "cluster": json.loads("[" * 60 + "]" * 60)}
         (told,) = ask(f"{open_service.url}/mcp", [("search", deep)])
         assert told.wrong
+
+
+def test_what_is_long_is_refused_before_it_is_read(open_service):
+    calls = [("search", {"model": "7b", "fix": ["tp=8"] * 150_000}), ("search", {"model": "x" * 1_500_000})]
+    begun = time.monotonic()
+    first, second = ask(f"{open_service.url}/mcp", calls)
+    assert first.wrong and "fix: 150,000 entries are given, at most 64" in first.text
+    assert second.wrong and len(second.text) < 1_000 and time.monotonic() - begun < 30
 
 
 def test_a_key_and_its_rate_are_asked_for(services):

@@ -50,6 +50,12 @@ def test_only_the_keys_that_are_wanted():
     assert fourth.wrong and "name keys of it as a list" in fourth.text
 
 
+def test_arguments_that_are_no_command_line():
+    calls = [("search", {"model": "x" * 3_000_000}), ("search", {"model": "a\0b"}), ("search", {"fix": ["tp=8"] * 200_000})]
+    for told in ask(HERE, calls):
+        assert told.wrong and told.text.startswith("the arguments are no command line: ")
+
+
 def test_a_message_is_told_without_usage():
     assert message("error: --gpus 0: give one\n") == "--gpus 0: give one"
     assert (
