@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 if TYPE_CHECKING:
@@ -87,6 +88,15 @@ def _question(*groups: str, but: tuple[str, ...] = ()) -> Callable[[Callable[Ask
         return asked
 
     return decorate
+
+
+def __dir__() -> list[str]:
+    """The functions of the API."""
+    return [
+        name
+        for name, value in globals().items()
+        if isinstance(value, FunctionType) and value.__module__ == __name__ and name[0] != "_"
+    ]
 
 
 def __getattr__(name: str) -> Any:
@@ -263,6 +273,28 @@ def model(model: str | Path | Mapping[str, Any], *, like: str | None = None, dow
     from autoconfig.render.listings import describe
 
     return describe(model if isinstance(model, Mapping) else str(model), like=like, download=download)
+
+
+@_question()
+def models() -> pd.DataFrame:
+    """The models of the catalogue, a row each: `autoconfig models`."""
+    from autoconfig.render.listings import model_rows
+
+    return _frame(model_rows())
+
+
+@_question()
+def gpus() -> pd.DataFrame:
+    """The GPU types of the catalogue, a row each: `autoconfig gpus`."""
+    from autoconfig.render.listings import gpu_rows
+
+    return _frame(gpu_rows())
+
+
+def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    from autoconfig.notebook.answers import pandas
+
+    return pandas().DataFrame(rows)
 
 
 @_question("PREDICT")

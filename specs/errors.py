@@ -90,10 +90,10 @@ class UnknownNameError(InputError):
 class UnknownKeyError(UnknownNameError, PlanError):
     """A short form (`tp=8,mbs=1`) names a key or a format that there is not; `mended` is it with the nearest one instead."""
 
-    def __init__(self, kind: str, given: str, known: Iterable[str], text: str) -> None:
-        """`kind`, `given` and `known` as of UnknownNameError; `text` is the short form."""
+    def __init__(self, kind: str, given: str, known: Iterable[str], text: str, meant: str | None = None) -> None:
+        """`kind`, `given`, `known` and `meant` as of UnknownNameError; `text` is the short form."""
         names = tuple(known)
-        super().__init__(kind, given, names, f"in {text!r}; {kind.split()[-1]}s: {' '.join(names)}")
+        super().__init__(kind, given, names, f"in {text!r}; {kind.split()[-1]}s: {' '.join(names)}", meant=meant)
         self.short_form = text
         whole_word = rf"(?<!\w){re.escape(given)}(?!\w)"
         self.mended = re.sub(whole_word, self.nearest[0], text, count=1, flags=re.IGNORECASE) if self.nearest else None

@@ -184,6 +184,13 @@ def check_commas(text: str) -> None:
         raise PlanError(f"plan {text!r} has no comma between its keys{hint or '; write it like tp=8,pp=8,mbs=1'}")
 
 
+_WORDS = {
+    **{"tensor": "tp", "pipeline": "pp", "data": "dp", "context": "cp", "expert": "ep", "sequence": "sp", "virtual": "vpp"},
+    **{"micro": "mbs", "batch": "mbs", "checkpoint": "recompute", "activation": "recompute", "zero": "fsdp"},
+}
+"""How others' words for a key begin -> the key."""
+
+
 def read_short_form(text: str, known: Collection[str], value_of: Callable[[str, str], object]) -> dict[str, object]:
     """`"tp=8,sp=1"` by key, values as `value_of(key, text)` reads them. Raises PlanError for keys not among `known`."""
     check_commas(text)
@@ -192,7 +199,8 @@ def read_short_form(text: str, known: Collection[str], value_of: Callable[[str, 
         key, equals, value = (x.strip() for x in part.partition("="))
         key = key.lower()
         if key not in known:
-            raise UnknownKeyError("plan key", key, known, text)
+            meant = next((short for begin, short in _WORDS.items() if key.startswith(begin) and short in known), None)
+            raise UnknownKeyError("plan key", key, known, text, meant)
         if not equals or not value:
             raise PlanError(f"plan {text!r}: {key} has no value; write {key}=...")
         if key in values:

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from autoconfig.planning.resolve import Field
-from autoconfig.specs.errors import NOT_PRICED, option_name, real_number, whole_number
+from autoconfig.specs.errors import NOT_PRICED, nearest, option_name, real_number, whole_number
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -88,7 +88,16 @@ class _Choice(click.Choice[str]):
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
-            self.fail(error.message.rstrip(".") + NOT_PRICED.get(str(value).lower(), "") + ".", param, ctx)
+            plain = {_bare(word): word for word in self.choices}  # fp-8, full iteration
+            if (word := plain.get(_bare(str(value)))) is not None:
+                return word
+            close = [] if str(value).lower() in NOT_PRICED else nearest(str(value), self.choices, 1)
+            meant = f"; did you mean {close[0]}?" if close else "."
+            self.fail(error.message.rstrip(".") + NOT_PRICED.get(str(value).lower(), "") + meant, param, ctx)
+
+
+def _bare(word: str) -> str:
+    return "".join(filter(str.isalnum, word.lower()))
 
 
 class _Named(click.ParamType[str]):
@@ -164,6 +173,9 @@ SECTIONS = {
 """Group of fields -> the title of its options in a long help."""
 
 
+_EXTRA = re.compile(r"Got unexpected extra arguments? \((.{1,100})\)$")
+
+
 class ManyOptions(click.Command):
     """A command whose --help is a screen, and whose --help-all shows every option by groups."""
 
@@ -172,6 +184,18 @@ class ManyOptions(click.Command):
         every = click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, help="Every option.")
         every.callback = _help_all
         self.params.append(every)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; of words without an option it is said which they are likely meant for."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            words = _EXTRA.match(error.message)
+            taken = {param.name for param in self.params}
+            if words is None or not {"model", "gpus"} <= taken or "=" in words[1]:
+                raise
+            named = (f"--gpus {word}" if word.isdigit() else f"--model {word}" for word in words[1].split())
+            raise click.UsageError(f"{error.message}; a question has options: {' '.join(named)}", ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Under their groups' titles the options with a brief text, or all."""

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from autoconfig.specs.remarks import Effect, Remark, by_effect, sentences
+from autoconfig.specs.remarks import Effect, Remark, by_effect, sentence
 
 WIDTH_WHEN_PIPED = 180
 BREAKS = re.compile(r"(?<=[,;+/)])")
@@ -90,10 +90,12 @@ def _offsets(plain: str, width: int, indent: int) -> list[int]:
 
 
 def show_assumptions(console: Console, remarks: Iterable[Remark]) -> None:
-    """What was assumed: what moves most first, what moves every figure never left out."""
-    ordered = by_effect(dict.fromkeys(remarks))
-    always = sum(remark.effect is Effect.EVERYTHING for remark in ordered)
-    brief(console, "Assumed", sentences(ordered), always=always)
+    """What was assumed: what moves most first; what moves every figure, and parts of the model that no figure holds, is always
+    said."""
+    said = (Effect.EVERYTHING, Effect.LEFT_OUT)
+    ordered = sorted(by_effect(dict.fromkeys(remarks)), key=lambda remark: remark.effect not in said)
+    always = sum(remark.effect in said for remark in ordered)
+    brief(console, "Assumed", [sentence(remark) for remark in ordered], always=always)
 
 
 def brief(console: Console, head: str, texts: Sequence[str], *, always: int = 0) -> None:

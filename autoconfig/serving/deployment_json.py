@@ -198,6 +198,11 @@ class DeploymentJson:
     benchmark: BenchmarkJson | None
     """Of a full queue of requests of one length; null of others, of separate prefill and on the frontier."""
 
+    @property
+    def short(self) -> str:
+        """The plan, as entries of other answers call it."""
+        return self.plan
+
 
 @dataclass(frozen=True, kw_only=True)
 class IncludedDeploymentJson:

@@ -185,3 +185,21 @@ def test_a_closed_form_that_the_simulation_contradicts_is_explained(autoconfig, 
 )
 def test_a_url_is_shown_without_its_password(url, shown):
     assert without_password(url) == shown
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    ("search llama3-70b 64", "a question has options: --model llama3-70b --gpus 64"),
+    ("deployments llama3-8b", "a question has options: --model llama3-8b"),
+    ("search --model llama3-8b --gpus 8 --fix tensor=4", "did you mean tp?"),
+    ("search --model llama3-8b --gpus 8 --fix micro-batch-size=4", "did you mean mbs?"),
+    ("search --model llama3-8b --gpus 8 --precision fb8", "did you mean fp8?"),
+    ("rl --model qwen2.5-7b --gpus 8 --goal fastest", "is not one of 'step', 'gpus'"),
+])  # fmt: skip
+def test_a_slip_is_answered_with_what_was_likely_meant(autoconfig, arguments, said):
+    run = autoconfig.run(*arguments.split())
+    assert run.exit_code == 2 and said in run.output, run.output
+
+
+def test_a_choice_is_read_without_its_dashes(autoconfig):
+    asked = ("search", "--model", "llama3-8b", "--gpus", "8", "--top", "1")
+    assert autoconfig.json(*asked, "--precision", "fp-8")["numerics"]["precision"] == "fp8"

@@ -259,3 +259,14 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     answers = ["SearchFound", "DataFrame", "ExplainFound", "ComparedFound", "ScalingFound", "DeploymentsFound"]
     assert [type(one).__name__ for one in shown] == answers
     assert all(one._repr_html_() for one in shown) and (tmp_path / "run" / "train.sh").is_file()
+
+
+def test_the_package_shows_its_functions_and_the_catalogue_as_frames():
+    assert {"search", "models", "gpus", "deployments"} <= set(dir(autoconfig)) and not {"Any", "Callable", "Path"} & set(
+        dir(autoconfig)
+    )
+    models, gpus = autoconfig.models(), autoconfig.gpus()
+    assert models.set_index("name").loc["llama3-70b", "parameters"] == 70_553_706_496
+    assert gpus["id"].str.contains("h100-sxm-80gb").any()
+    best = autoconfig.deployments(model="llama3-8b", gpus=1, simulate=0).best
+    assert best.short == best.plan

@@ -195,3 +195,11 @@ def test_a_config_is_fetched_through_the_hubs_client(tmp_path):
     (folder / "refs" / "main").write_text("abc")
     (folder / "snapshots" / "abc" / "config.json").write_text(json.dumps(LLAMA3_8B))
     assert fetched(tmp_path).startswith("New-7B 32 the config.json of some-org/New-7B, as downloaded")
+
+
+def test_what_is_left_out_is_said_on_the_first_screen(autoconfig, tmp_path):
+    """It changes the count of parameters, so it is no remark of the long list."""
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({**LLAMA3_8B, "my_gate": "sigmoid"}))
+    run = autoconfig.run("search", "--model", str(file), "--like", "llama", "--gpus", "8")
+    assert "left out: my_gate, which llama does not read" in " ".join(run.stdout.split())
