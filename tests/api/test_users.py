@@ -128,6 +128,27 @@ def test_a_day_of_requests(user, tmp_path):
     assert gpus == [alone] and less < alone and day["question"]["trace"]["sized_by"]["clock"].startswith("1:00:00 to 2:00:00")
 
 
+def test_post_training(user, tmp_path):
+    """Asks: "A GRPO step of 32B on 32 GPUs, and does my script survive 8 samples of up to 8,192 tokens at once?" Off-policy
+    placements that gain less than the model can tell apart do not come first; 8 whole samples of 7B take 74 GiB of float32
+    logits alone (65,536 x 152,064 x 4 bytes = 37 GiB, and their gradient), which no H100 has beside weights."""
+    lengths = ("--prompt-length", "300", "--response-length", "2500")
+    step = ("--prompts", "512", "--group-size", "8", "--minibatch", "1024", "--max-response-length", "8192")
+    found = user.asks("rl", "--model", "qwen2.5-32b", "--gpus", "32", *step, *lengths)
+    assert found["placements"][0]["staleness"] == 0 and found["placements"][0]["fits"]
+    script, actor = tmp_path / "verl.sh", "actor_rollout_ref.actor"
+    script.write_text(
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=512 data.max_prompt_length=1024 "
+        f"data.max_response_length=8192 actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct {actor}.ppo_mini_batch_size=128 "
+        f"{actor}.ppo_micro_batch_size_per_gpu=8 actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 "
+        "actor_rollout_ref.rollout.name=vllm actor_rollout_ref.rollout.tensor_model_parallel_size=2 "
+        "actor_rollout_ref.rollout.gpu_memory_utilization=0.6 actor_rollout_ref.rollout.n=8 trainer.nnodes=1 "
+        "trainer.n_gpus_per_node=8\n"
+    )
+    said = user.types("rl", "check", str(script), "--gpu", "h100", *lengths, exit_code=3)
+    assert "use_dynamic_bsz" in said, "the first thing to switch on"
+
+
 @pytest.mark.service
 def test_an_operator(user, services):
     """Asks: "A service with keys for my scheduler." Three commands: a key, the service (and its worker), and a question."""
