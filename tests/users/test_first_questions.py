@@ -11,6 +11,7 @@ from command_line import run_in_process
 
 import autoconfig as api
 from autoconfig.client import Client
+from tests.api.conftest import services  # noqa: F401 (a fixture)
 
 COMMANDS = 3
 KEY_SCOPES = ("--scope", "read", "--scope", "plan")
@@ -150,7 +151,7 @@ def test_post_training(user, tmp_path):
 
 
 @pytest.mark.service
-def test_an_operator(user, services):
+def test_an_operator(user, services):  # noqa: F811
     """Asks: "A service with keys for my scheduler." Three commands: a key, the service (and its worker), and a question."""
     running = services("--workers", "1", "--keys", "--search-workers", "0")  # autoconfig serve, as a process
     made = user.types("keys", "create", "--name", "scheduler", *KEY_SCOPES, "--database", running.database)
