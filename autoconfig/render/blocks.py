@@ -114,6 +114,11 @@ def labelled(console: Console, label: str, text: str) -> None:
         head = Text(" " * INDENT)
 
 
+def capital(text: str) -> str:
+    """A sentence from its first word on."""
+    return text[:1].upper() + text[1:]
+
+
 def fit_text(chance: float) -> str:
     """A chance to fit in its colour, as the page has it."""
     colour = "green" if chance >= LIKELY else "yellow" if chance >= EVEN else "red"

@@ -10,7 +10,7 @@ from autoconfig.post_training.answer import RlAnswer
 from autoconfig.post_training.answer_json import kind_of
 from autoconfig.post_training.questions.unknowns import band_where_said
 from autoconfig.post_training.ranking import PricedPlacement
-from autoconfig.render.blocks import NO, START, Blocks, fit_text
+from autoconfig.render.blocks import NO, START, Blocks, capital, fit_text
 from autoconfig.render.post_training import COST, met_text, phases_text, placed_text, show_placements
 from autoconfig.render.screen import show_assumptions
 from autoconfig.specs.errors import GIB, chance_text, option_name
@@ -43,14 +43,15 @@ def show(console: Console, found: RlAnswer) -> None:
 
 def _impossible(shown: Blocks, found: RlAnswer) -> None:
     """Why nothing fits or meets the deadline, and what comes nearest."""
-    tried = {0: "there is no placement", 1: "the only placement does not fit"}.get(
-        found.considered, f"none of {found.considered:,} placements fits"
+    tried = {0: "There is no placement", 1: "The only placement does not fit"}.get(
+        found.considered, f"None of {found.considered:,} placements fits"
     )
-    shown.say(NO, escape(found.remedy if found.deadline else f"{tried}; {found.remedy}"))
+    shown.say(NO, escape(capital(found.remedy) if found.deadline else f"{tried}; {found.remedy}"))
     near = found.nearest
     if near is not None:
         why = f"\nIt does not fit: {escape(near.memory.reason)}" if near.memory.reason and not found.deadline else ""
-        shown.say("nearest", f"{escape(placed_text(near))}\n{_figures(near)}{why}")
+        changed = "" if found.considered else "with that change: "
+        shown.say("nearest", f"{changed}{escape(placed_text(near))}\n{_figures(near)}{why}")
 
 
 def _figures(one: PricedPlacement) -> str:
@@ -71,7 +72,7 @@ def _start(shown: Blocks, found: RlAnswer) -> None:
         likeliest = max(one.memory.chance for one in found.ranked)
         shown.say(
             NO,
-            f"no placement has a chance to fit of {found.fit_chance * 100:.6g}% (of these at most {fit_text(likeliest)}); "
+            f"No placement has a chance to fit of {found.fit_chance * 100:.6g}% (of these at most {fit_text(likeliest)}); "
             f"with it {escape(found.remedy)}",
         )
     if found.deadline:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from autoconfig.render.blocks import NO, ROWS, START, Blocks, fit_text
+from autoconfig.render.blocks import NO, ROWS, START, Blocks, capital, fit_text
 from autoconfig.render.plan_table import (
     COST_PER_BILLION,
     DEGREES,
@@ -58,6 +58,7 @@ def show(console: Console, answer: SearchAnswer, command: str = "autoconfig expl
     if answer.plans:
         _table(shown, answer)
     _counts(shown, answer)
+    shown.say("calibration", escape(question.scenario.calibration.version), spare=6)
     shown.say("routing", routing_text(question.scenario).removeprefix(", "), spare=3)
     shown.draw(lambda out: show_assumptions(out, question.assumed))
     _next(shown, answer, command)
@@ -71,7 +72,7 @@ def _start(shown: Blocks, answer: SearchAnswer) -> None:
         helps = next((str(remedy) for remedy in answer.remedies if remedy.fits), "")
         shown.say(
             NO,
-            f"no plan has a chance to fit of {request.fit_chance * 100:.6g}%: the likeliest, below, has "
+            f"No plan has a chance to fit of {request.fit_chance * 100:.6g}%: the likeliest, below, has "
             f"{fit_text(first.confidence.fit_probability)}" + (f"; what would reach it: {escape(helps)}" if helps else ""),
         )
     label = START if answer.ranking.fit_chance_met else "likeliest"
@@ -205,11 +206,11 @@ def _also(plan: TrainPlan) -> str:
 def _nothing_fits(shown: Blocks, answer: SearchAnswer) -> None:
     miss, none = answer.nearest_miss, answer.nothing_legal
     if none is not None:
-        shown.say(NO, f"{escape(str(none))}.")
+        shown.say(NO, f"{escape(capital(str(none)))}.")
         shown.say("batch", "" if answer.other_batch is None else f"--global-batch-size: {escape(str(answer.other_batch))}")
         return
     if miss is None:
-        shown.say(NO, "no plan can be said in that format")
+        shown.say(NO, "No plan can be said in that format.")
         return
     short = (miss.peak_bytes - miss.limit_bytes) / GIB
     shown.say(
@@ -262,7 +263,7 @@ def show_comparison(console: Console, answers: Sequence[SearchAnswer]) -> None:
     fitting = [one for one in answers if one.plans]
     priced = [one for one in fitting if one.plans[0].report.cost_per_billion_tokens is not None]
     if not fitting:
-        shown.say(NO, "nothing fits, or is legal, on any of these")
+        shown.say(NO, "Nothing fits, or is legal, on any of these")
     else:
         best = min(priced or fitting, key=_worth)
         first = best.plans[0].report
