@@ -197,7 +197,8 @@ class _GpuType:
 
     def counts(self, most: int) -> list[int]:
         """Numbers of GPUs that are tried."""
-        node = self.question.scenario.cluster.gpus_per_node
+        cluster = self.question.scenario.cluster  # of one GPU, whose node is the usual one
+        node = self.question.request.gpus_per_node or max(cluster.gpus_per_node, cluster.gpu.gpus_per_node)
         parts = [2**power for power in range(node.bit_length()) if 2**power < node]
         nodes = sorted({odd * 2**power for odd in (1, 3) for power in range(most.bit_length())})
         return [count for count in (*parts, *(node * number for number in nodes)) if count <= most]
