@@ -24,7 +24,7 @@ def test_a_count_without_a_legal_plan_is_an_answer_that_names_the_nearest():
     assert [has_plan(1000, batch) for batch in none.global_batch_sizes] == [has_plan(gpus, 512) for gpus in none.num_gpus]
     assert not any(has_plan(1000, batch) for batch in range(501, 524)), "none is nearer than 500"
     assert not any(has_plan(gpus, 512) for gpus in range(968, 1024, 8))
-    assert "no legal plan for llama3-70b on 1000 GPUs" in " ".join(repr(found).split())
+    assert "No legal plan for llama3-70b on 1000 GPUs" in " ".join(repr(found).split())
 
 
 def test_a_sweep_never_raises():
@@ -40,7 +40,7 @@ def test_the_command_ends_with_3_and_a_comparison_says_which(autoconfig):
     asked = ("search", "--model", "llama3-70b", "--gpus", "1000", "--global-batch-size", "512")
     run = autoconfig.run(*asked)
     text = " ".join(run.stdout.split())
-    assert run.exit_code == 3 and "no legal plan for llama3-70b" in text and "--global-batch-size 500 or 600" in text
+    assert run.exit_code == 3 and "No legal plan for llama3-70b" in text and "--global-batch-size 500 or 600" in text
     assert "Nothing fits" not in text
     assert json.loads(autoconfig.run(*asked, "--json").stdout)["nothing_legal"]["num_gpus"] == [960, 1024]
     compared = autoconfig.run(*asked, "--gpu", "h100", "--gpu", "b200")
