@@ -98,7 +98,7 @@ def line_in(text: str, flag: str) -> int | None:
         if found is not None:
             return int(found.start_mark.line) + 1
     name = "[-_]".join(map(re.escape, re.split("[-_]", last)))
-    table = re.search(rf"^\s*\[{re.escape('.'.join(parents))}\]", text, re.MULTILINE) if parents else None
+    table = re.search(rf"^[ \t]*+\[{re.escape('.'.join(parents))}\]", text, re.MULTILINE) if parents else None
     there = re.compile(rf"^(?!\s*(?:#|//)).*?(?<![\w-])(?:--)?{name}(?![\w-])", re.MULTILINE)
     match = there.search(text, table.end() if table else 0)
     return None if match is None else text.count("\n", 0, match.end()) + 1
