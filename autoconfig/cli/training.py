@@ -88,7 +88,7 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
         return
     output, report, export, force, _ = (given[field.name] for field in fields.OUTPUT)
     _check_files(output, report, export, force=force)
-    answer = _searched(given, whole=output is not None)
+    answer, lines = _searched(given, whole=output is not None)
     clear_progress()
     if output is not None:
         from autoconfig.render.training import write_table
@@ -110,6 +110,8 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
         from autoconfig.render.first.search import show
 
         show(console(), answer, _same_question("explain", answer.question))
+    for line in lines:
+        click.echo(line, err=True)
     if not answer.plans:
         unsaid = given["format"] is not None and answer.ranking.funnel.fit > 0
         none = "nothing fits" if answer.nothing_legal is None else "no plan is legal"
@@ -145,8 +147,9 @@ def _check_files(output: str | None, report: str | None, export: str | None, *, 
         check_export_folder(export, force=force)
 
 
-def _searched(given: dict[str, Any], *, whole: bool) -> SearchAnswer:
-    """The answer; with --format of what the format can say, and what it leaves out is said."""
+def _searched(given: dict[str, Any], *, whole: bool) -> tuple[SearchAnswer, list[str]]:
+    """The answer, with --format of what the format can say; sentences to say below it: who trains adapters, what a format leaves
+    out."""
     from autoconfig.training.answer import search
     from autoconfig.training.question import request_of
 
@@ -157,16 +160,13 @@ def _searched(given: dict[str, Any], *, whole: bool) -> SearchAnswer:
         adapters = scenario.numerics.peft != "none"
         megatrons = scenario.software.sharding == "megatron"
         if (adapters or scenario.workload.packed_length is not None) and given["software"] is None and megatrons:
-            clear_progress()
             how = "" if "fsdp" in found.question.constraints.fixed else ", without FSDP"
             what = f"{'adapters' if adapters else 'packed samples'} as Megatron-Bridge trains them{how}"
-            click.echo(f"{what}; --format trl ranks what TRL and accelerate run", err=True)
-        return found
+            return found, [f"{what}; --format trl ranks what TRL and accelerate run"]
+        return found, []
     from autoconfig.formats.ways import search_format
 
-    answer, lines = search_format(given, given["format"], shown, whole=whole)
-    click.echo("\n".join(lines), err=True)
-    return answer
+    return search_format(given, given["format"], shown, whole=whole)
 
 
 def _compare(asked: list[dict[str, Any]], *, as_json: bool) -> None:

@@ -1,5 +1,6 @@
 """`autoconfig search --format` of Hugging Face's Trainer: beside fp32 copies of all weights, what else trains them there in
-less memory, with what each costs; answered where the copies do not fit."""
+less memory, with what each costs. Where the copies do not fit, the first way that fits is answered, or one that loses no update
+and is as fast."""
 
 from __future__ import annotations
 
@@ -87,11 +88,13 @@ def search_format(
         return answer, lines + [f"other ways to train all weights: {line}" for line in table]
     if not fits:
         return answer, lines
-    way, _ = fits[0]
+    seconds = {way.name: found.plans[0].report.step_seconds for way, found in fits}
+    exact = [way for way, _ in fits if _ROUNDING not in way.costs and seconds[way.name] <= seconds[fits[0][0].name]]
+    way = min(exact, key=lambda one: seconds[one.name], default=fits[0][0])
     found, lines = search_sayable({**given, **_merged(way, given)}, form, progress, whole=whole)
     why = f"does not fit with fp32 copies of the weights{_short(answer) if refused is None else ''}"
     lines.append(f"{why}: answered is {way.name} ({way.options}), {way.costs}")
-    return found, lines + [f"another way: {line}" for line in table[1:]]
+    return found, lines + [f"another way: {line}" for line, (other, _) in zip(table, fits, strict=True) if other is not way]
 
 
 def _ordinary(given: Mapping[str, Any], form: str) -> bool:

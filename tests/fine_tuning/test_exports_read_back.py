@@ -147,3 +147,11 @@ def test_overrides_leave_out_what_adapters_do_not_train_and_say_what_is_replayed
     said = (tmp_path / "run" / "0" / "overrides.txt").read_text()
     assert "model.mtp_num_layers=null" in said
     assert ("model.cuda_graph_impl=transformer_engine" in said) == (model == "qwen3-next-80b-a3b")
+
+
+def test_a_way_that_loses_no_update_is_answered_where_it_is_as_fast(autoconfig):
+    """A large batch hides the host's Adam, and pure bf16 leaves room for a smaller micro-batch only."""
+    asked = ("search", "--model", "qwen2.5-7b", "--gpu", "a100-80gb", "--gpus", "1", "--format", "trl")
+    large = autoconfig.run(*asked, "--global-batch-size", "1024", "--seq-length", "4096")
+    assert "answered is optimizer state in CPU memory (DeepSpeed) (--fix offload=1), no rounding" in large.stderr
+    assert large.stderr.count("another way: ") == 2 and "another way: optimizer state in CPU" not in large.stderr

@@ -289,3 +289,17 @@ def test_an_export_for_trl_says_nothing_of_its_loss(autoconfig, tmp_path):
     assert checked.peak_bytes / GIB == pytest.approx(first["memory"]["peak_gib"], rel=1e-9)
     explained = autoconfig.run("explain", *asked, "--software", "torch-eager", "--loss", "fused", first["short"], "--json")
     assert json.loads(explained.stdout)["memory"]["peak_gib"] == pytest.approx(first["memory"]["peak_gib"], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "words", [("--gpus", "4", "--gpu", "4090"), ("--gpus", "1", "--gpu", "a100-80gb", "--fix", "offload=1")]
+)
+def test_an_export_with_offload_is_read_as_it_was_priced(autoconfig, tmp_path, words):
+    """accelerate's file says DeepSpeed's buckets, the trainer's the loss: one does not undo the other."""
+    folder = tmp_path / "run"
+    asked = ("--model", "qwen2.5-7b", *words, "--format", "trl")
+    first = autoconfig.json("search", *asked, "--export", str(folder))["plans"][0]
+    assert first["plan"]["optimizer_offload_fraction"] == 1
+    read = check_file(folder / "sft.yaml", CheckRequest(gpu=words[3], gpus=int(words[1]))).report
+    assert read.peak_bytes / GIB == pytest.approx(first["memory"]["peak_gib"], rel=1e-9)
+    assert read.step_seconds == pytest.approx(first["step_seconds"], rel=1e-9)

@@ -119,7 +119,10 @@ def write(scenario: Scenario, plan: TrainPlan) -> Written:
     found = values(scenario, plan)
     found.pop("use_liger_kernel", None)  # TRL's own loss holds no logits
     known = "model_name_or_path" in found
-    asked = ["# add dataset_name; learning_rate is no part of a plan: TRL's own is 2e-5, 1e-4 to 2e-4 is usual of adapters"]
+    asked = [
+        "# add dataset_name; learning_rate is no part of a plan: TRL's own is 2e-5, 1e-4 to 2e-4 is usual of adapters",
+        "# TRL 1.7 or later: releases before hold all logits (autoconfig check sft.yaml --loss plain)",
+    ]
     if not known:
         asked.insert(0, f"# add model_name_or_path: the folder of {remark(scenario.model.name)}, or its id on the hub")
     unsaid = (

@@ -140,7 +140,6 @@ def _read(document: Document, gpus: int | None, *, of_trl: bool) -> CheckInput:
     )
     _add_answers(section, run, length)
     if of_trl:
-        run.options = replace(run.options, loss_fusion=trl.LOSS)
         why = "TRL's own from 1.7 on, which holds no logits (a release before: --loss plain)"
         run.assumed.append(Remark("loss", trl.LOSS, why))
     if not of_trl and not section.has("gradient_checkpointing"):
@@ -156,9 +155,13 @@ def _read(document: Document, gpus: int | None, *, of_trl: bool) -> CheckInput:
         )
     wide = of_trl and (section.word("dtype", "torch_dtype") or "float32").lower() in ("float32", "fp32")
     if names_deepspeed(section):
+        _own_loss(run, of_trl=of_trl)
         return record(document, run, section, settings, keep_type(section, run, ZERO))
     sharded = bool(run.fsdp)
+    own = run.options
     zero = _launch(document, run, head.plan if head else "")
+    run.options = replace(run.options, compiled=own.compiled, loss_fusion=own.loss_fusion)  # beside buckets of accelerate's
+    _own_loss(run, of_trl=of_trl)
     name_liger(section, run)
     wish = keep_type(section, run, ZERO if zero else trl.WISH)
     frozen = section.flag("use_peft") and not any(section.flag(key) for key in ("load_in_4bit", "load_in_8bit"))
@@ -177,6 +180,12 @@ def _read(document: Document, gpus: int | None, *, of_trl: bool) -> CheckInput:
         run.not_modelled.append(Remark("dtype", None, why, MORE, most))
     spell = settings_of_zero if zero else settings_of_fsdp if sharded and document.launch is None else trl.settings
     return record(document, run, section, spell, wish)
+
+
+def _own_loss(run: TrainerRun, *, of_trl: bool) -> None:
+    """TRL's own loss."""
+    if of_trl:
+        run.options = replace(run.options, loss_fusion=trl.LOSS)
 
 
 def _add_answers(section: Section, run: TrainerRun, length: str) -> None:
