@@ -165,21 +165,27 @@ def _read(document: Document, gpus: int | None, *, of_trl: bool) -> CheckInput:
     name_liger(section, run)
     wish = keep_type(section, run, ZERO if zero else trl.WISH)
     frozen = section.flag("use_peft") and not any(section.flag(key) for key in ("load_in_4bit", "load_in_8bit"))
-    if wide and frozen and run.numerics["precision"] != "fp32" and run.software == trl.SOFTWARE:
+    if wide:
+        _widen(run, frozen=frozen)
+    spell = settings_of_zero if zero else settings_of_fsdp if sharded and document.launch is None else trl.settings
+    return record(document, run, section, spell, wish)
+
+
+def _widen(run: TrainerRun, *, frozen: bool) -> None:
+    """What is loaded in float32, and kept so: frozen weights, or what stays beside quantised ones."""
+    if frozen and run.numerics["precision"] != "fp32" and run.software == trl.SOFTWARE:
         run.numerics = {**run.numerics, "frozen_dtype": "fp32"}
         run.assumed.append(note("frozen weights in float32, as trl loads them where the file does not say dtype: bfloat16"))
         if run.recompute == NONE:
             why = "which autocast saves for backward: more memory"
             most = 2.0 * total_parameters(run.model)
             run.not_modelled.append(Remark("casts of frozen fp32 weights", None, why, MORE, most))
-    if wide and run.numerics.get("frozen_dtype") in FROZEN_BYTES:
+    if run.numerics.get("frozen_dtype") in FROZEN_BYTES:
         why = "embedding, output layer and norms are loaded in float32 (dtype: bfloat16 says 16 bits): more memory"
         most = 2.0 * (
             total_parameters(run.model) - sum(dense_gemm_weights(run.model, kind, 1) for kind in run.model.layer_kinds)
         )
         run.not_modelled.append(Remark("dtype", None, why, MORE, most))
-    spell = settings_of_zero if zero else settings_of_fsdp if sharded and document.launch is None else trl.settings
-    return record(document, run, section, spell, wish)
 
 
 def _own_loss(run: TrainerRun, *, of_trl: bool) -> None:
