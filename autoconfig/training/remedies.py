@@ -409,6 +409,31 @@ def with_fp8(question: Question, report: PlanReport) -> SwitchGain | None:
     return SwitchGain(change=f"fp8 ({recipe} scaling)", step_seconds=seconds, ratio=ratio)
 
 
+OTHER_DISPATCHER = "deepep"
+"""Of mixtures whose tokens reach their experts by collectives: the library that runs on the most clusters."""
+
+
+def with_dispatcher(question: Question, report: PlanReport) -> SwitchGain | None:
+    """What the fastest plan of the question takes under OTHER_DISPATCHER, beside the first plan without it: expert parallelism
+    that costs too much by collectives may be the best there. None where the question names a dispatcher or varies it, where the first plan has
+    another than `alltoall`, of software that is not Megatron's, where the GPUs do not run it, and within DECISIVE."""
+    scenario, request = question.scenario, question.request
+    asked = scenario.given.dispatcher is not None or bool(request.vary) or scenario.software.sharding != "megatron"
+    if asked or not scenario.model.is_moe or scenario.settings(report.plan).dispatcher != "alltoall":
+        return None
+    changed = replace(scenario, given=replace(scenario.given, dispatcher=OTHER_DISPATCHER))
+    try:
+        ranking = rank_plans(changed, question.constraints, request.memory_margin, 1, request.fit_chance)
+    except InputError:  # of another vendor's GPUs
+        return None
+    if not len(ranking.best) or not ranking.fit_chance_met:
+        return None
+    seconds = float(ranking.step_seconds[ranking.best[0]])
+    if seconds / report.step_seconds > 1.0 - DECISIVE:
+        return None
+    return SwitchGain(change=f"--dispatcher {OTHER_DISPATCHER}", step_seconds=seconds, ratio=seconds / report.step_seconds)
+
+
 def _gains(scenario: Scenario, plan: TrainPlan) -> Iterator[tuple[str, SwitchGain]]:
     today = _step_seconds(scenario, plan)
     for text, change in _other_switches(scenario, scenario.settings(plan)):

@@ -28,7 +28,7 @@ from autoconfig.specs.plan import NONE, TrainPlan
 from autoconfig.training.answer import RankedPlan, SearchAnswer
 from autoconfig.training.price import PlanReport
 from autoconfig.training.rank import RESOLUTION, SAFE_FIT
-from autoconfig.training.remedies import Remedy, SwitchGain, with_fp8
+from autoconfig.training.remedies import Remedy, SwitchGain, with_dispatcher, with_fp8
 
 SORTED = {"step": "step time", "memory": "peak memory", "cost": "cost"}
 """Of a request's `sort_by` the words."""
@@ -159,6 +159,8 @@ def _switches(shown: Blocks, answer: SearchAnswer) -> None:
     gains = [*([gain] if gain else []), *answer.switches]
     if gains:
         shown.say("switches", f"of START as it is: {escape('; '.join(map(_gain, gains)))}")
+    if (other := with_dispatcher(question, first)) is not None:
+        shown.say("or", escape(f"{_gain(other)} with a plan of its own"))
     if question.varied:
         shown.draw(lambda out: show_varied(out, question))
     if answer.other_batch is not None:
