@@ -415,8 +415,9 @@ OTHER_DISPATCHER = "deepep"
 
 def with_dispatcher(question: Question, report: PlanReport) -> SwitchGain | None:
     """What the fastest plan of the question takes under OTHER_DISPATCHER, beside the first plan without it: expert parallelism
-    that costs too much by collectives may be the best there. None where the question names a dispatcher or varies it, where the first plan has
-    another than `alltoall`, of software that is not Megatron's, where the GPUs do not run it, and within DECISIVE."""
+    that costs too much by collectives may be the best there. None where the question names a dispatcher or varies it, where the
+    first plan has another than `alltoall`, of software that is not Megatron's, where the GPUs do not run it, and within
+    DECISIVE."""
     scenario, request = question.scenario, question.request
     asked = scenario.given.dispatcher is not None or bool(request.vary) or scenario.software.sharding != "megatron"
     if asked or not scenario.model.is_moe or scenario.settings(report.plan).dispatcher != "alltoall":
