@@ -238,7 +238,7 @@ SHORTEST_SAMPLE = 512
 
 def _fine_tuning(question: Question, words: Mapping[str, str]) -> list[Remedy]:
     """What fits of fine-tuning: adapters in place of all weights, with what their own defaults make of the question; where
-    adapters are asked, the longest of ever halved samples. Nothing where neither fits."""
+    adapters are asked, weights in 4 bits and the longest of ever halved samples. Nothing where neither fits."""
     scenario = question.scenario
     if scenario.numerics.peft == "none":
         if "adapters" not in words:
@@ -251,15 +251,33 @@ def _fine_tuning(question: Question, words: Mapping[str, str]) -> list[Remedy]:
         work = changed.workload
         text = f"fine-tuning of adapters, sequence {work.seq_length:,}, batch {work.global_batch_size:,} ({words['adapters']})"
         return [one for one in _tried(text, words["adapters"], changed, question.constraints, question) if one.fits]
+    found = _quantised(question) if "adapters" in words else []
     length = scenario.workload.seq_length // 2
     while length >= max(SHORTEST_SAMPLE, scenario.workload.packed_length or 0):
         shorter = replace(scenario, workload=replace(scenario.workload, seq_length=length))
         text, options = f"samples of {length:,} tokens", f"--seq-length {length}"
         tried = _tried(f"{text} ({options})", options, shorter, question.constraints, question)
         if tried and tried[0].fits:
-            return tried
+            return [*found, *tried]
         length //= 2
-    return []
+    return found
+
+
+def _quantised(question: Question) -> list[Remedy]:
+    """Weights beside adapters in 4 bits, whole on each GPU: where they are in 16, the model's are priced so, and it fits."""
+    scenario, constraints = question.scenario, question.constraints
+    unsharded = constraints.fixed.get("fsdp", {0}) & {0}
+    if scenario.numerics.frozen_dtype != "bf16" or not unsharded:
+        return []
+    try:
+        asked = understand(replace(question.request, numerics={**question.request.numerics, "frozen_dtype": "nf4"})).scenario
+    except InputError:  # a model or a stack without them
+        return []
+    changed = replace(asked, cluster=scenario.cluster)  # its software is one that keeps weights in 4 bits
+    whole = replace(constraints, fixed={**constraints.fixed, "fsdp": frozenset({0})})
+    options = "--frozen-dtype nf4"
+    tried = _tried(f"frozen weights in 4 bits, which are rounded ({options})", options, changed, whole, question)
+    return [one for one in tried if one.fits]
 
 
 def _tried(change: str, options: str, scenario: Scenario, constraints: Constraints, question: Question) -> list[Remedy]:

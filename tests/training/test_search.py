@@ -290,6 +290,15 @@ def test_remedies_that_save_fit_as_they_say():
     ), "what is given already is not repeated"
 
 
+def test_where_adapters_do_not_fit_weights_in_four_bits_are_offered():
+    """With the plan and step of the question that asks for them; not of mixtures, whose experts are not priced so."""
+    question = Request(model="qwen2.5-32b", gpus=1, gpu="a100-40gb", numerics={"peft": "lora"})
+    (remedy,) = [one for one in search(question).remedies if one.options == "--frozen-dtype nf4"]
+    first = search(replace(question, numerics={"peft": "lora", "frozen_dtype": "nf4"})).plans[0].report
+    assert remedy.fits and remedy.plan == first.plan and remedy.step_seconds == pytest.approx(first.step_seconds)
+    assert all("nf4" not in one.options for one in search(replace(question, model="mixtral-8x7b")).remedies)
+
+
 def test_where_all_weights_do_not_fit_adapters_are_offered():
     """With the plan and step of the question that has --peft lora; of adapters, the longest of ever halved samples."""
     question = Request(model="llama3-8b", gpus=1, gpu="rtx-4090")
