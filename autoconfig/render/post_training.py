@@ -175,17 +175,17 @@ def show_check(console: Console, found: RlCheck) -> None:
         f"{run.framework} {found.version}, {run.back_end}: {escape(run.model)}, {run.algorithm_said} on "
         f"{run.train_gpus + run.rollout_gpus + run.critic_gpus} GPUs",
     )
-    for number, text in enumerate(found.broken):
-        shown.say("" if number else NO, f"[bold]Cannot run[/bold]: {escape(text)}")
+    reasons = [f"[bold]Cannot run[/bold]: {escape(text)}" for text in found.broken]
+    reasons += [f"[bold]Unknown key[/bold] {escape(sentence(one))}" for one in found.unknown]
+    for number, text in enumerate(reasons):
+        shown.say("" if number or found.legal else NO, text)
     priced = found.priced if found.job is not None else None
     starts = START if found.legal and found.fit_chance_met else NO
     if priced is not None:
         why = priced.memory.reason
-        shown.say("" if found.broken else starts, f"[bold]{found.headline}[/bold]{f': {why}' if why else ''}.")
+        shown.say(starts if found.legal or not reasons else "", f"[bold]{found.headline}[/bold]{f': {why}' if why else ''}.")
     elif not found.broken:
         shown.say(starts, "nothing of it can be priced")
-    for text in map(sentence, found.unknown):
-        shown.print(f"[bold]Unknown key[/bold] {escape(text)}")
     if found.unread:
         named = found.unread if whole else found.unread[:SHOWN]
         more = f" and {len(found.unread) - len(named)} more" if len(found.unread) > len(named) else ""

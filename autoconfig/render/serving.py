@@ -296,7 +296,12 @@ def show_start(console: Console, answer: StartAnswer) -> None:
     where = f"{start.gpus} x {start.gpu.name}"
     console.print(f"{release}, {escape(answer.filled.model_name)} on {where}")
     verdict = f"[{STYLES[answer.starts]}]{VERDICTS[answer.starts]}[/{STYLES[answer.starts]}]"
-    labelled(console, LABELS[answer.starts], f"{verdict} {escape(answer.why)}".rstrip())
+    behind = _behind(answer.load)
+    labelled(
+        console,
+        NO if behind and answer.starts == "yes" else LABELS[answer.starts],
+        f"{verdict} {escape(answer.why)}{behind}".rstrip(),
+    )
     console.print(f"Plan [bold]{escape(_plan_text(answer))}[/bold]; weights: {escape(weights_text(answer))}")
     if unsaid := [text for text in answer.unknown if text not in answer.why]:
         console.print(f"[yellow]{UNKNOWN}[/yellow] {escape('; '.join(unsaid))}")
@@ -313,6 +318,18 @@ def show_start(console: Console, answer: StartAnswer) -> None:
     brief(console, "From the file", read.notes)
     brief(console, f"Settings without effect on the answer ({len(answer.ignored)})", answer.ignored)
     show_assumptions(console, answer.assumed)
+
+
+CARRIED = 0.9
+"""Share of the tokens asked for each second below which a load is not carried: in the first and last requests of a benchmark
+the server is not full."""
+
+
+def _behind(load: LoadAnswer | None) -> str:
+    """What is said of a load that grows a queue; empty where the server carries it, and where users wait for their answers."""
+    if load is None or not load.rate or load.tokens_per_s is None or load.tokens_per_s >= CARRIED * load.rate * load.osl:
+        return ""
+    return f"Does not carry {load.rate:g} requests/s: {load.tokens_per_s / load.osl:.3g} are answered."
 
 
 def _show_parts_of_start(console: Console, parts: Sequence[MemoryPart], device_gib: float) -> None:

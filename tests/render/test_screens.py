@@ -7,9 +7,11 @@ import re
 import pytest
 import screens
 from autoconfig.specs.remarks import Effect, Remark, note, sentence
+from click.testing import CliRunner
 from rich.text import Text
 
 import autoconfig
+from autoconfig.cli.main import cli
 from autoconfig.render.blocks import Blocks
 from autoconfig.render.screen import Screen, brief, broken, show_assumptions, show_table
 
@@ -183,3 +185,29 @@ def test_a_table_loses_nothing_that_is_not_said():
     narrow = printed(draw, 26).splitlines()
     assert narrow[1].split() == ["a", "1", "2"] and narrow[2] == "    tp=1,pp=2" and len(narrow) == 5
     assert "Not on this screen: second" in " ".join(printed(draw, 18).split())
+
+
+@pytest.mark.parametrize(
+    ("rate", "verdict"), [("0.5", "START Starts. Plan"), ("50", "NO Starts. Does not carry 50 requests/s: ")]
+)
+def test_a_server_that_starts_and_does_not_carry_the_load_is_no_start(tmp_path, rate, verdict):
+    file = tmp_path / "serve.sh"
+    file.write_text("vllm serve openai/gpt-oss-120b --max-model-len 65536\n")
+    asked = ["check", str(file), "--gpu", "h100", "--isl", "8000", "--osl", "500", "--rate", rate]
+    text = " ".join(CliRunner().invoke(cli, asked).output.split())
+    assert verdict in text and ("NO " in text[:200]) == (rate == "50")
+
+
+def test_a_run_with_a_mistyped_key_is_said_so_before_its_memory(tmp_path):
+    file = tmp_path / "run.sh"
+    asked = ["rl", "--model", "qwen2.5-7b", "--gpus", "8", "--response-length", "1000", "--export", str(tmp_path / "out")]
+    assert CliRunner().invoke(cli, asked).exit_code == 0
+    text = (
+        (tmp_path / "out" / "run_verl.sh")
+        .read_text()
+        .replace("actor_rollout_ref.rollout.name=", "actor_rollout_ref.rollout.nmae=")
+    )
+    file.write_text(text)
+    said = CliRunner().invoke(cli, ["rl", "check", str(file)]).output.splitlines()
+    labels = [line for line in said if line.startswith(("NO ", "START "))]
+    assert len(labels) == 1 and labels[0].startswith("NO ") and "nmae" in labels[0]

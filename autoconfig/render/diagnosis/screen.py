@@ -105,7 +105,9 @@ def _show_end(console: Console, found: Diagnosis, *, verbose: bool) -> None:
     if said:
         console.print(escape(f"Ruled out: {', '.join(said)}"), style="dim")
     if found.verdict == NOT_ENOUGH or found.verdict != HEALTHY:
-        _show_missing(console, found.missing if verbose else found.missing[:SHOWN_MISSING])
+        cleared = {rule for rule, _ in found.cleared}
+        missing = tuple(one for one in found.missing if not cleared.issuperset(one.rules))
+        _show_missing(console, missing if verbose else missing[:SHOWN_MISSING])
     if len(found.causes) > 1 and found.step_after is not None:
         console.print(f"After all of these: about {seconds_text(found.step_after)}")
     better = found.better
