@@ -662,7 +662,7 @@ def read_workload(
     )
 
 
-SUITED = 0.05
+SUITED = 0.1
 """How far a batch may be from the usual one for more of the GPUs' factors; for odd ones it may be as far as it must."""
 
 

@@ -64,12 +64,12 @@ def test_a_batch_that_is_not_given_suits_the_count(model, counts):
 
 def test_the_batch_that_suits_is_near_the_usual_one_and_said():
     batches = {}
-    for count in (64, 96, 104, 1000, 1016):
+    for count in (64, 96, 104, 960, 1000, 1016):
         question = understand(Request(model="llama3-8b", gpu="h100", gpus=count))
         batches[count] = question.scenario.workload.global_batch_size
         said = next(remark.why for remark in question.assumed if remark.field == "global_batch_size")
         assert ("suits" in said) == (batches[count] != 512)
-    assert batches == {64: 512, 96: 528, 104: 520, 1000: 500, 1016: 508}  # 11 x 48, 5 x 104, 500, 4 x 127
+    assert batches == {64: 512, 96: 480, 104: 520, 960: 480, 1000: 500, 1016: 508}  # 5 x 96, 5 x 104, 480, 500, 4 x 127
     assert understand(Request(model="llama3-8b", gpu="h100", gpus_at_most=104)).scenario.workload.global_batch_size == 512
     found = scale(ScalingRequest(base=Request(model="llama3-8b", gpu="h100"), gpu_counts=(64, 104)))
     assert [point.why_not for point in found.points] == [None, None]
