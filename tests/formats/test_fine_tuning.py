@@ -157,9 +157,11 @@ def test_what_trl_gets_fits_with_layers_that_hold_more(autoconfig, tmp_path):
     folder = tmp_path / "run"
     asked = ("--model", "llama3-8b", "--gpus", "8", "--gpu", "a100-40gb", "--seq-length", "4096", "--peft", "lora")
     made = autoconfig.run("search", *asked, "--export", str(folder))
-    first = json.loads((folder / "plan.json").read_text())["plan"]["micro_batch_size"]
+    first = json.loads((folder / "plan.json").read_text())["plan"]
     own = yaml.safe_load((folder / "sft.yaml").read_text())["per_device_train_batch_size"]
-    assert own <= first and "note: sft.yaml has tp=1" in made.stdout and "search --format trl" in made.stdout
+    assert own <= first["micro_batch_size"] and first["fsdp"] == 0, "whole weights on each GPU leave TRL's layers no room"
+    assert "note: sft.yaml has tp=1" in made.stdout and ",fsdp=3: TRL's layers" in made.stdout
+    assert "search --format trl" in made.stdout
     checked = autoconfig.run("check", str(folder / "sft.yaml"), "--gpu", "a100-40gb")
     assert checked.exit_code == 0 and "Fits:" in checked.stdout and "software torch-eager" in " ".join(checked.stdout.split())
     text = (folder / "sft.yaml").read_text()
