@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +19,7 @@ from autoconfig.cli.main import (
 )
 from autoconfig.cli.options import ManyOptions, json_option, options, verbose_option
 from autoconfig.cli.progress import clear_progress, progress
+from autoconfig.planning.commands import command_line
 from autoconfig.planning.request_fields import SERVING, SERVING_OUTPUT, SERVING_PROFILE, SLURM
 from autoconfig.planning.resolve import field_names
 from autoconfig.specs.errors import option_name
@@ -72,7 +71,7 @@ def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **g
     if report is not None:
         from autoconfig.render.html import write_serving_report
 
-        write_serving_report(found, Path(report), shlex.join(["autoconfig", *sys.argv[1:]]))
+        write_serving_report(found, Path(report), command_line("deployments", SERVING, given))
         click.echo(f"report written to {report}", err=True)
     exported = done_first(lambda: _exported(found, given)) if export_folder is not None and found.reports else None
     if as_json:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +22,8 @@ from autoconfig.cli.options import ManyOptions, json_option, option, options, pl
 from autoconfig.cli.progress import clear_progress, progress
 from autoconfig.cli.time_limit import time_limit
 from autoconfig.planning import request_fields as fields
-from autoconfig.planning.resolve import Field, field_names
+from autoconfig.planning.commands import command_line
+from autoconfig.planning.resolve import Field, Fields, field_names
 from autoconfig.specs.errors import InputError, chance_text
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
     if report is not None:
         from autoconfig.render.html import write_report
 
-        write_report(answer, Path(report), shlex.join(["autoconfig", *sys.argv[1:]]), progress())
+        write_report(answer, Path(report), _same_question("search", answer.question, fields.SEARCH), progress())
         clear_progress()
         click.echo(f"report written to {report}", err=True)
     exported = done_first(lambda: _exported(answer, given)) if export is not None and answer.plans else None
@@ -119,7 +118,7 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
         ctx.exit(EXIT_NOTHING_FITS)
     if exported is not None:
         _show_export(exported(), err=as_json)
-        _show_chance(answer, export, err=as_json)
+        _show_chance(answer, given, err=as_json)
 
 
 def _exported(answer: SearchAnswer, given: Mapping[str, Any]) -> Export:
@@ -296,55 +295,28 @@ def _explained(plan: str, given: Mapping[str, Any], *, binds: bool) -> Explanati
         return explain_plan(source.question, source.plan, binds=binds, broken=broken)
 
 
-def _show_chance(answer: SearchAnswer, folder: str, *, err: bool) -> None:
+def _show_chance(answer: SearchAnswer, given: Mapping[str, Any], *, err: bool) -> None:
     """The chance to fit of what was exported, and the command that exports the safe choice in its place."""
     first, safe = answer.plans[0].report, answer.safe
     click.echo(f"chance to fit {chance_text(first.confidence.fit_probability)}: {first.plan}", err=err)
     if safe is None or safe.confidence.fit_probability <= first.confidence.fit_probability or safe.plan == first.plan:
         return
-    command = _same_question("export", answer.question)
+    command = _same_question("export", answer.question, fields.EXPORT, {**given, "output": given["export"], "force": False})
     longer = safe.step_seconds / first.step_seconds - 1
     click.echo(
-        f"safe choice, chance to fit {chance_text(safe.confidence.fit_probability)}, step {longer:+.1%}: "
-        f"{command} --output {shlex.quote(folder)} {safe.plan}",
+        f"safe choice, chance to fit {chance_text(safe.confidence.fit_probability)}, step {longer:+.1%}: {command} {safe.plan}",
         err=err,
     )
 
 
-def _same_question(command: str, question: Question) -> str:
-    """Another command on the question of this process: what only a search has is left out, switches that it found are said."""
-    from autoconfig.training.vary import names_to_vary
+def _same_question(command: str, question: Question, more: Fields = (), values: Mapping[str, Any] | None = None) -> str:
+    """Another command on this question, which says what the search found for it (--vary, --gpus-at-most, --format): with the
+    options of `more`, by what `values` hold."""
+    from autoconfig.training.question import values_of
 
-    slurm = () if command == "export" else fields.SLURM
-    left_out = {"as_json", "verbose", *PLAN_KEYS, *(field.name for field in (*fields.SEARCH, *fields.OUTPUT, *slurm))}
-    mine = [p for p in click.get_current_context().command.params if isinstance(p, click.Option) and p.name in left_out]
-    own = {"search": False} | {name: not option.is_flag for option in mine for name in option.opts}
-    kept, skip = ["autoconfig", command], False
-    for argument in sys.argv[1:]:
-        name, equals, _ = argument.partition("=")
-        if skip:
-            skip = False
-        elif name in own:
-            skip = own[name] and not equals
-        else:
-            kept.append(argument)
-    if not any(argument.split("=")[0] in ("--gpus", "--cluster") for argument in kept):
-        kept += ["--gpus", str(question.scenario.cluster.num_gpus)]
-    if question.request.software is not None and "--software" not in {argument.split("=")[0] for argument in kept}:
-        kept += ["--software", question.request.software]  # of the trainer that --format names
-    numerics = question.request.numerics
-    if numerics.get("weights_are_masters") and "--weights-are-masters" not in kept:
-        kept.append("--weights-are-masters")  # what a search for a trainer's format found in place of fp32 copies
-    if numerics.get("optimizer") and "--optimizer" not in {argument.split("=")[0] for argument in kept}:
-        kept += ["--optimizer", str(numerics["optimizer"])]
-    loss = question.request.switches.get("loss")
-    if loss and "--loss" not in {argument.split("=")[0] for argument in kept}:
-        kept += ["--loss", str(loss)]  # the trainer's own, of --format
-    varied = names_to_vary(question.request.vary) if question.request.vary else ()
-    for name, value in ((name, value) for name, value in question.request.switches.items() if name in varied):
-        flag = name.replace("_", "-")
-        kept += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
-    return shlex.join(kept)
+    request = question.request
+    gpus = None if request.cluster is not None else question.scenario.cluster.num_gpus
+    return command_line(command, (*fields.QUESTION, *more), {**(values or {}), **values_of(request), "gpus": gpus})
 
 
 def _show_export(export: Export, *, err: bool = False) -> None:

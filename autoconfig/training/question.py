@@ -139,6 +139,13 @@ def request_of(given: Mapping[str, Any]) -> Request:
     return Request(architecture=architecture, numerics=numerics, switches=switches, **field_values(rest, given))
 
 
+def values_of(request: Request) -> dict[str, Any]:
+    """What `request_of` makes this request of: values by the names of the fields."""
+    grouped = {**request.architecture, **request.numerics, **request.switches}
+    rest = {field.name: getattr(request, field.attribute or field.name, None) for field in (*QUESTION, *SEARCH)}
+    return {**rest, **grouped}
+
+
 @dataclass(frozen=True)
 class Variant:
     """One setting of the switches that a search tried."""

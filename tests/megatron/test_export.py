@@ -194,11 +194,10 @@ def test_a_plan_that_does_not_fit_is_written_only_on_demand(autoconfig, tmp_path
     assert "WARNING: this plan is predicted not to fit" in (tmp_path / "x" / TORCHRUN_SCRIPT).read_text()
 
 
-def test_search_export_says_the_chance_to_fit_and_how_to_export_the_safe_choice(autoconfig, tmp_path, monkeypatch):
+def test_search_export_says_the_chance_to_fit_and_how_to_export_the_safe_choice(autoconfig, tmp_path):
     folder = str(tmp_path / "x")
     words_ = ["search", "--model", "175b", "--gpus", "64", "--gpu", "a100-80gb", "--top", "1", "--fit-chance", "0.5",
               "--export", folder, "--force"]  # fmt: skip
-    monkeypatch.setattr("sys.argv", ["autoconfig", *words_])
     said = autoconfig.run(*words_).stdout.splitlines()
     first = next(line for line in said if line.startswith("chance to fit "))
     safe = next(line for line in said if line.startswith("safe choice, chance to fit "))

@@ -7,16 +7,17 @@ command line reads them, so that both refuse a wrong one in the same words.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import click
 
 from autoconfig.cli.main import COMMANDS, cli, load, no_such_option
+from autoconfig.planning.commands import option_words, value_texts
 from autoconfig.planning.request_fields import ARGUMENTS, COMPARED
 from autoconfig.planning.resolve import Field
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, option_name
 
 NOT_FOR_TOOLS = ("output", "profile", "runner", "plan", "serving_output", "post_training_output")
 """Groups of options that write files, measure, or say again what another option says."""
@@ -95,22 +96,26 @@ class Tool:
         """The command line that these arguments are. Raises InputError for an option that no tool takes. `remote`: to be read
         only, with a word for each thing that is no text."""
         self.check_names(arguments)
-        given = {name: value for name, value in arguments.items() if value is not None}
-        fields, behind = self.fields(), [self.name]
+        values = {name: value for name, value in arguments.items() if value is not None}
+        fields = self.fields()
         if "top" in fields:
-            given.setdefault("top", SHOWN)
-        for name, value in given.items():
-            many = name in fields and fields[name].many
-            if name in self.bare or (remote and (name in self.texts or (isinstance(value, Mapping) and not many))):
-                continue
-            if not (remote and name == "trace"):
-                behind += _words(name, value, fields.get(name))
-        bare: list[str] = []
-        for name in self.bare:
-            stands_for_text = remote and bool(self.texts) and name not in self.texts
-            value = "-" if stands_for_text else None if remote and isinstance(given.get(name), Mapping) else given.get(name)
-            bare += [] if value is None else [_text(one) for one in (value if isinstance(value, list) else [value])]
-        return [*behind, "--json", "--", *bare]
+            values.setdefault("top", SHOWN)
+        words = [self.name]
+        for name, value in values.items():
+            if name not in self.bare and not (remote and self._stands_for_file(name, value, fields.get(name))):
+                words += option_words(name, value, fields.get(name))
+        return [*words, "--json", "--", *(word for name in self.bare for word in self._bare_words(name, values, remote=remote))]
+
+    def _stands_for_file(self, name: str, value: Any, one: Field | None) -> bool:
+        """Whether an argument of a body is what a file would hold, which no command line can say."""
+        return name == "trace" or name in self.texts or (isinstance(value, Mapping) and not (one is not None and one.many))
+
+    def _bare_words(self, name: str, values: Mapping[str, Any], *, remote: bool) -> list[str]:
+        """The words of an argument that the command takes without a name; `-` for a text that stands in a file's place."""
+        if remote and self.texts and name not in self.texts:
+            return ["-"]
+        value = values.get(name)
+        return [] if value is None or (remote and isinstance(value, Mapping)) else value_texts(value)
 
     def read(self, arguments: Mapping[str, Any]) -> None:
         """Read the arguments as the command line does. Raises InputError in its words."""
@@ -141,7 +146,7 @@ class Tool:
         body |= {"top": SHOWN} if "top" in fields else {}
         for name, value in arguments.items():
             if value is not None:
-                body[name] = _texts(value) if name in several else value
+                body[name] = value_texts(value) if name in several else value
         return json.dumps(body).encode()
 
 
@@ -161,6 +166,10 @@ TOOLS = {
     )
 }
 """By name, which is the command's."""
+
+
+def _option(name: str) -> str:
+    return option_name(name.lstrip("-"))
 
 
 def _property(one: Field, *, remote: bool) -> Schema:
@@ -196,41 +205,3 @@ def example(one: Field) -> Any:
 
 def _most(value: Any) -> int:
     return LONGEST_WORD if isinstance(value, str) else MOST_WORDS
-
-
-def _option(name: str) -> str:
-    return "--" + name.lstrip("-").replace("_", "-")
-
-
-def _text(value: Any) -> str:
-    """A value as it stands on a command line."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    if isinstance(value, Mapping | list):
-        return json.dumps(value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _pairs(value: Mapping[str, Any]) -> Iterator[str]:
-    for key, one in value.items():
-        for each in one if isinstance(one, list) else (one,):
-            yield f"{key}={_text(int(each) if isinstance(each, bool) else each)}"
-
-
-def _texts(value: Any) -> list[str]:
-    """The texts of an argument that may have several."""
-    return list(_pairs(value) if isinstance(value, Mapping) else map(_text, value if isinstance(value, list) else [value]))
-
-
-def _words(name: str, value: Any, one: Field | None) -> Iterator[str]:
-    """The words of one argument."""
-    option = _option(name)
-    if isinstance(value, bool) and (one is None or one.type is bool):
-        if value or (one is not None and one.negative):
-            yield option if value or one is None else f"--{one.negative}"
-        return
-    texts = _texts(value)
-    if one is not None and one.many:
-        yield from (f"{option}={text}" for text in texts)
-    elif texts:
-        yield f"{option}={','.join(texts)}"
