@@ -132,7 +132,7 @@ WHERE = {
     "run time": "Such a plan fails at run time, in a check of the layers",
     "nowhere": "Megatron starts, and runs something else than the plan says or does not know the limit",
 }
-"""Where a rule is enforced (ENFORCED_IN of training/rules.py), in words."""
+"""Where a rule is enforced (ENFORCED_IN of training/recompute_rules.py), in words."""
 OF_OPTIONS = "No plan of a search breaks it: options and launch scripts are held to it"
 
 
@@ -165,11 +165,12 @@ def rule_record(given: str) -> dict[str, Any]:
         known = sorted({*rules, *constraints})
         raise UnknownNameError("rule", code, known, "autoconfig rules lists those that reject plans", field="rule")
     constraint = constraints.get(code, {})
-    source = next((text for name, text in constraint.items() if name.startswith("source")), "")
+    source = constraint.get("source_at_MLM_d98e8a64_Bridge_067f987df", "")
     found = {"rule": code, "text": "", "keys": constraint.get("area", ""), "enforced_in": None, "enforced": OF_OPTIONS}
     if (rule := rules.get(code)) is not None:
         where = rule.enforced_in
         found |= {"text": rule.text, "keys": _keys(rule), "enforced_in": where, "enforced": WHERE[where], "reason": rule.reason}
+        source = rule.source
     else:
         found |= {"text": f"{constraint['rule']} (when: {constraint['when']})", "reason": ""}
     return {**found, "source": source}

@@ -20,7 +20,8 @@ from autoconfig.training.plan_rules import is_idle
 from autoconfig.training.price import violations
 from autoconfig.training.question import Question, plan_of, understand
 from autoconfig.training.rank import plainest_first, rank_plans
-from autoconfig.training.rules import RULE_TEXT, recompute_rule
+from autoconfig.training.recompute_rules import recompute_rule
+from autoconfig.training.rules import RULE_TEXT
 from autoconfig.training.space import (
     Constraints,
     Space,

@@ -14,7 +14,8 @@ from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.models.parameters import norms_apart
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.training.rules import RULES, recompute_rule
+from autoconfig.training.recompute_rules import recompute_rule
+from autoconfig.training.rules import RULES
 
 IDLE = (
     "recomputing layernorm frees nothing here: {software} fuses the norms before attention and dense MLPs into the matrices "

@@ -52,7 +52,8 @@ from autoconfig.specs.scenario import (
     Workload,
 )
 from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack
-from autoconfig.training.rules import RULE_TEXT, recompute_rule
+from autoconfig.training.recompute_rules import recompute_rule
+from autoconfig.training.rules import RULE_TEXT
 from autoconfig.training.space import Constraints
 
 DEFAULT_FIT_CHANCE = next(field.default for field in SEARCH if field.name == "fit_chance")

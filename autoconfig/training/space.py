@@ -31,7 +31,8 @@ from autoconfig.specs.models.parameters import active_matmul_parameters
 from autoconfig.specs.plan import MODULES, NONE, OUTPUT_DISCARDING, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.plan_rules import is_idle
-from autoconfig.training.rules import RULES, Rule, recompute_fits_layers, recompute_rule
+from autoconfig.training.recompute_rules import recompute_fits_layers, recompute_rule
+from autoconfig.training.rules import RULES, Rule
 
 Ints = npt.NDArray[np.int64]
 LEVELS: tuple[tuple[str, ...], ...] = (("tp", "pp", "cp"), ("sp",), ("ep", "etp"), ("vpp", "first", "last"), ("mbs",))

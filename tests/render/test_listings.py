@@ -4,7 +4,8 @@ import json
 
 from tables import tabled
 
-from autoconfig.training.rules import ALL_RULES, ENFORCED_IN
+from autoconfig.training.recompute_rules import ENFORCED_IN
+from autoconfig.training.rules import ALL_RULES
 
 
 def test_every_rule_that_rejects_plans_is_listed_and_explained(autoconfig):

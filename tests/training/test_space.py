@@ -16,16 +16,8 @@ from autoconfig.training.nearest import _recomputes, distance, nothing_legal
 from autoconfig.training.plan_rules import PipelineSplit, broken_rules, layout_chunks, split_by_accounting, split_of_layout
 from autoconfig.training.price import violations
 from autoconfig.training.question import Request, understand
-from autoconfig.training.rules import (
-    ALL_RULES,
-    ENFORCED_IN,
-    JUDGED_RULES,
-    RULE_TEXT,
-    RULES,
-    chunk_layers,
-    recompute_fits_layers,
-    recompute_rule,
-)
+from autoconfig.training.recompute_rules import ENFORCED_IN, recompute_fits_layers, recompute_rule
+from autoconfig.training.rules import ALL_RULES, JUDGED_RULES, RULE_TEXT, RULES, chunk_layers
 from autoconfig.training.space import (
     Constraints,
     _sizes,

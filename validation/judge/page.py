@@ -22,7 +22,8 @@ from autoconfig.megatron.write import environment, mock_arguments
 from autoconfig.megatron.write_model import words
 from autoconfig.runs.table import cell, whole
 from autoconfig.training.plan_rules import PipelineSplit
-from autoconfig.training.rules import ALL_RULES, JUDGED, JUDGED_RULES, PlanRule, Rule
+from autoconfig.training.recompute_rules import JUDGED, PlanRule
+from autoconfig.training.rules import ALL_RULES, JUDGED_RULES
 from validation.judge.agreement import CHANGED_BY, Judged, RuleCount, by_rule, from_grid, near_misses
 from validation.judge.audit import ILLEGAL, NOT_COVERED, Audit, AuditedRecipe, audit_file
 from validation.judge.client import ROOT, Judge, Judges
@@ -167,7 +168,7 @@ def page(grid: list[Judged], near: list[Judged], recipes: list[str]) -> str:
     )
 
 
-def _counted(rule: Rule | PlanRule, counts: dict[str, RuleCount]) -> list[object]:
+def _counted(rule: PlanRule, counts: dict[str, RuleCount]) -> list[object]:
     count = counts[rule.id]
     return [rule.id, rule.text, rule.enforced_in, count.broken, count.alone_refused, count.alone_accepted]
 
