@@ -170,7 +170,18 @@ def _ours(path: Path) -> bool:
     return any(line.startswith(MARK) for line in head.splitlines()[:12])
 
 
+_ONLY = re.compile(r"@([A-Z_]+)([?!])@")
+
+
 def filled_template(name: str, **values: object) -> str:
-    """A text of data/templates with a value in the place of each @NAME@."""
+    """Return a text of data/templates with a value in the place of each @NAME@. A line that begins with @NAME?@ is left out
+    where the value is empty, one with @NAME!@ where it is not; in the place of a line @NAME@ stand all lines of a list."""
     text = (resources.files("autoconfig") / "data" / "templates" / name).read_text(encoding="utf-8")
-    return re.sub("@([A-Z_]+)@", lambda match: str(values[match[1]]), text)
+    lines: list[str] = []
+    for line in text.splitlines():
+        while (only := _ONLY.match(line)) and bool(values[only[1]]) == (only[2] == "?"):
+            line = line[only.end() :]
+        whole = values.get(line.strip("@"))
+        if only is None:
+            lines += whole if isinstance(whole, list) else [re.sub("@([A-Z_]+)@", lambda match: str(values[match[1]]), line)]
+    return "\n".join(lines) + "\n"

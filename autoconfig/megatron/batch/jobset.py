@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoconfig.megatron.batch.time_limit import STARTING_MINUTES, job_minutes
-from autoconfig.planning.export_files import MARK, remark
+from autoconfig.planning.export_files import MARK, filled_template, remark
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -72,106 +72,36 @@ def jobset_name(model: str) -> str:
 def jobset_text(
     scenario: Scenario, plan: TrainPlan, report: PlanReport | None, script: str, story: Sequence[str], place: KubernetesPlace
 ) -> str:
-    """ConfigMap and JobSet of a torchrun `script`; `story`: what is said of the plan, for the head."""
-    cluster, name = scenario.cluster, jobset_name(scenario.model.name)
-    pods = cluster.num_nodes
-    seconds, limit_said = _limit(report)
-    lines = [
-        "# Kubernetes: a JobSet for Kueue",
+    """Return ConfigMap and JobSet of a torchrun `script`; `story`: what is said of the plan, for the head."""
+    cluster, name, encoder = scenario.cluster, jobset_name(scenario.model.name), scenario.model.encoder_num_layers
+    seconds, limit = _limit(report)
+    now = "This" if encoder else "As it stands this is a smoke test on mock data. A real job"
+    head = [
         f"{MARK}: {remark(scenario.model.name)}, {plan}",
         "#",
         *(f"# {remark(line)}".rstrip() for line in story),
         "#",
         f"# Start: kubectl create -f {JOBSET_FILE}; log: kubectl logs job/{name}-{JOB}-0 -f",
-        f"# {'This' if scenario.model.encoder_num_layers else 'As it stands this is a smoke test on mock data. A real job'} "
-        "sets env and volumes below.",
-        "apiVersion: v1",
-        "kind: ConfigMap",
-        "metadata:",
-        f"  name: {name}",
-        "data:",
-        "  train.sh: |",
-        *(f"    {line}".rstrip() for line in script.splitlines()),
-        "---",
-        "apiVersion: jobset.x-k8s.io/v1alpha2",
-        "kind: JobSet",
-        "metadata:",
-        f"  name: {name}",
-        "  labels:",
-        f"    kueue.x-k8s.io/queue-name: {json.dumps(place.queue)}",
-        *([f'    kueue.x-k8s.io/max-exec-time-seconds: "{seconds}"  # {limit_said}'] if seconds <= MOST_SECONDS else []),
-        "spec:",
-        "  network:  # a headless service, by which the pods meet before they are ready",
-        "    enableDNSHostnames: true",
-        "    publishNotReadyAddresses: true",
-        f"    subdomain: {name}",
-        "  failurePolicy:",
-        f"    maxRestarts: {RESTARTS}  # of the whole job; with CHECKPOINT_DIR it goes on from its last checkpoint",
-        "  replicatedJobs:",
-        f"  - name: {JOB}",
-        "    replicas: 1",
-        "    template:",
-        "      spec:",
-        f"        parallelism: {pods}",
-        f"        completions: {pods}",
-        "        completionMode: Indexed",
-        "        backoffLimit: 0",
-        "        template:",
-        "          spec:",
-        "            restartPolicy: Never",
+        f"# {now} sets env and volumes below.",
     ]
-    return "\n".join([*lines, *_containers(scenario, name, place)]) + "\n"
-
-
-def _containers(scenario: Scenario, name: str, place: KubernetesPlace) -> list[str]:
-    """The pod's container and volumes."""
-    cluster = scenario.cluster
-    per_pod = min(cluster.gpus_per_node, cluster.num_gpus)
-    vocabulary = "VOCAB_FILE" if scenario.model.encoder_num_layers else "TOKENIZER_MODEL"
-    return [
-        "            containers:",
-        "            - name: train",
-        f"              image: {json.dumps(place.image)}",
-        f'              command: ["bash", "{SCRIPT_FOLDER}/train.sh"]',
-        "              env:",
-        "              - name: NODE_RANK",
-        "                valueFrom:",
-        "                  fieldRef:",
-        "                    fieldPath: metadata.annotations['batch.kubernetes.io/job-completion-index']",
-        "              - name: MASTER_ADDR",
-        f"                value: {name}-{JOB}-0-0.{name}",
-        "              - name: MASTER_PORT",
-        f'                value: "{PORT}"',
-        "              - name: MEGATRON_PATH  # where the image has Megatron-LM (core_v0.19.x)",
-        "                value: /opt/megatron-lm",
-        "              # of a real job; train.sh says the others",
-        "              - name: DATA_PATH",
-        '                value: ""',
-        "              - name: " + vocabulary,
-        '                value: ""',
-        "              - name: CHECKPOINT_DIR",
-        '                value: ""',
-        "              resources:",
-        "                limits:  # and what your network needs, such as rdma/ib",
-        f"                  {RESOURCES[cluster.gpu.vendor]}: {per_pod}",
-        "              volumeMounts:",
-        "              - name: shared-memory  # NCCL and the data loaders need more than a container's 64 MiB",
-        "                mountPath: /dev/shm",
-        "              - name: script",
-        f"                mountPath: {SCRIPT_FOLDER}",
-        "              # - name: data",
-        "              #   mountPath: /data",
-        "            volumes:",
-        "            - name: shared-memory",
-        "              emptyDir:",
-        "                medium: Memory",
-        "            - name: script",
-        "              configMap:",
-        f"                name: {name}",
-        "            # - name: data  # data and checkpoints, on a claim that every node can write to",
-        "            #   persistentVolumeClaim:",
-        "            #     claimName: data",
-    ]
+    return filled_template(
+        "train.jobset.yaml",
+        HEAD=head,
+        NAME=name,
+        SCRIPT=[f"    {line}".rstrip() for line in script.splitlines()],
+        QUEUE=json.dumps(place.queue),
+        LIMITED=limit if seconds <= MOST_SECONDS else "",
+        SECONDS=seconds,
+        RESTARTS=RESTARTS,
+        JOB=JOB,
+        PODS=cluster.num_nodes,
+        IMAGE=json.dumps(place.image),
+        FOLDER=SCRIPT_FOLDER,
+        PORT=PORT,
+        ENCODER=encoder,
+        RESOURCE=RESOURCES[cluster.gpu.vendor],
+        PER_POD=min(cluster.gpus_per_node, cluster.num_gpus),
+    )
 
 
 def _limit(report: PlanReport | None) -> tuple[int, str]:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 
 from autoconfig.megatron.write import MOCK_STEPS
-from autoconfig.specs.scenario import Scenario
 from autoconfig.training.price import PlanReport
 
 STARTING_MINUTES = 30
@@ -74,35 +73,4 @@ def how_long(report: PlanReport | None, slurm: Sequence[str]) -> list[str]:
     return [
         f"{slow}: more than --time {slurm_time(given)}. Submit it about {jobs:,} times with --dependency=singleton and "
         "CHECKPOINT_DIR set: each job saves before its limit, and the next goes on."
-    ]
-
-
-def exit_lines() -> list[str]:
-    """Lines of a batch script: a job that its limit would cut saves and ends before it (--exit-duration-in-mins). Slurm says
-    the end since 22.05."""
-    return [
-        "# a job that its time limit would cut saves and ends before it; submitted again, it goes on",
-        'if [ -n "$CHECKPOINT_DIR" ] && [ -n "${SLURM_JOB_END_TIME:-}" ]; then',
-        f"    MINUTES_LEFT=$(((SLURM_JOB_END_TIME - $(date +%s)) / 60 - {SAVING_MINUTES}))",
-        '    if [ "$MINUTES_LEFT" -gt 0 ]; then ARGUMENTS+=(--exit-duration-in-mins "$MINUTES_LEFT"); fi',
-        "fi",
-        "",
-    ]
-
-
-DISTRIBUTED_TIMEOUT_MINUTES = 60
-"""For ten by default, in which a large checkpoint or the first compilation may not end: Megatron-LM,
-examples/llama/train_llama3_8b_h100_fp8.sh."""
-GC_INTERVAL = 100
-"""Steps between collections of Python's garbage, on all ranks at once: NVIDIA-NeMo/Megatron-Bridge, recipes
-(train.manual_gc_interval)."""
-
-
-def run_arguments(scenario: Scenario) -> list[str]:
-    """Words that a job of several ranks needs and that no plan says: a rank that collects garbage alone holds up all others."""
-    if scenario.cluster.num_gpus == 1:
-        return []
-    return [
-        f"RUN_ARGUMENTS+=(--distributed-timeout-minutes '{DISTRIBUTED_TIMEOUT_MINUTES}'"
-        f" --manual-gc --manual-gc-interval '{GC_INTERVAL}')"
     ]
