@@ -319,16 +319,7 @@ def usual_settings(kind: str, gpu: str, class_: str, precision: str, release: st
     on its class of GPUs (`recipe_class`), else in any precision; None where there is none. Of a model those recipes count that
     came last, together one vote; of as many votes the later recipes'. A scope of graphs is usual that most replay: those of the
     full iteration replay every part."""
-    release = max((known for known in _known_releases() if known <= release), default=release)
-    alive = [r for r in recipes() if (r.row["kind"], r.task) == (kind, PRETRAIN) and r.release <= release <= r.until]
-    alike = [r for r in alive if class_ and GPU_CLASS.get(r.gpu, r.gpu) == class_]
-    pools = [[r for r in some if r.precision in forms] for forms in ((precision,), {r.precision for r in alike})
-             for some in ([r for r in alike if r.gpu == gpu], alike)]  # fmt: skip
-    pool = next((pool for pool in pools if pool), [])
-    newest: dict[tuple[str, str], str] = {}
-    for r in pool:
-        newest[r.model, r.gpu] = max(r.release, newest.get((r.model, r.gpu), ""))
-    voters = sorted((r for r in pool if r.release == newest[r.model, r.gpu]), key=lambda r: r.release, reverse=True)
+    voters = _voters(kind, gpu, class_, precision, max((one for one in _known_releases() if one <= release), default=release))
     if not voters:
         return None
     of_model = Counter(r.model for r in voters)
@@ -343,6 +334,19 @@ def usual_settings(kind: str, gpu: str, class_: str, precision: str, release: st
     whole = most(lambda settings: settings.full_iteration)
     parts = {part for part in GRAPH_SCOPES[:-2] if most(methodcaller("replays", part))}
     return RunSettings(cuda_graphs=frozenset({FULL_ITERATION} if whole else parts), **others)
+
+
+def _voters(kind: str, gpu: str, class_: str, precision: str, release: str) -> list[RecipeSettings]:
+    """The recipes that `usual_settings` counts, those of later releases first."""
+    alive = [r for r in recipes() if (r.row["kind"], r.task) == (kind, PRETRAIN) and r.release <= release <= r.until]
+    alike = [r for r in alive if class_ and GPU_CLASS.get(r.gpu, r.gpu) == class_]
+    mine = [r for r in alike if r.gpu == gpu]
+    in_precision = ([r for r in some if r.precision == precision] for some in (mine, alike))
+    pool = next(filter(None, (*in_precision, mine, alike)), [])
+    newest: dict[tuple[str, str], str] = {}
+    for r in pool:
+        newest[r.model, r.gpu] = max(r.release, newest.get((r.model, r.gpu), ""))
+    return sorted((r for r in pool if r.release == newest[r.model, r.gpu]), key=lambda r: r.release, reverse=True)
 
 
 @dataclass(frozen=True)

@@ -214,8 +214,7 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
     shown.draw(lambda out: show_question(out, source.question) if whole else out.print(asked_text(source.question)))
     starts = not answer.violations and answer.report is not None and answer.report.fits and not no_verdict(answer)
     shown.say(START if starts else NO, _legality(answer))
-    slips = sentences(one for one in source.unknown if one.effect is Effect.EVERYTHING)
-    if slips:
+    if slips := sentences(one for one in source.unknown if one.effect is Effect.EVERYTHING):
         shown.print(f"[yellow]Left out of this verdict, as Megatron-LM does not know it:[/yellow] {escape('; '.join(slips))}")
     if answer.violations:
         shown.draw(lambda out: _show_nearest(out, answer, shown.rows))
@@ -223,6 +222,19 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
         shown.print(_fits(answer, answer.report))
         shown.print(speed_text(answer.report))
     shown.draw(lambda out: _show_better(out, answer, len(answer.changes) if whole else shown.rows))
+    _notes(shown, answer)
+    shown.draw(lambda out: show_assumed(out, source.question))
+    if not whole:
+        writes = "--apply-to FILE writes it | " if answer.changes or answer.missing else ""
+        shown.say("next", f"{writes}--verbose: stages, notes, all arguments")
+    if others := sentences(one for one in source.unknown if one.effect is not Effect.EVERYTHING):
+        shown.print(f"[yellow]Unknown arguments, not taken into account:[/yellow] {escape('; '.join(others))}")
+    shown.show(console)
+
+
+def _notes(shown: Blocks, answer: CheckAnswer) -> None:
+    """What the file does not say, or says without effect, and what of it no formula takes into account."""
+    source = answer.source
     for one in answer.missing:
         shown.print(f"Not given: [bold]{one.flag}[/bold] would save {seconds_text(one.saved_seconds)} a step.", spare=1)
     for text in answer.omitted:
@@ -236,13 +248,6 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
     shown.draw(lambda out: brief(out, "From the file", source.notes), spare=6 if source.notes else 0)
     ignored = f"Arguments without effect on the answer ({len(source.ignored)})"
     shown.draw(lambda out: brief(out, ignored, source.ignored), spare=7 if source.ignored else 0)
-    shown.draw(lambda out: show_assumed(out, source.question))
-    if not whole:
-        writes = "--apply-to FILE writes it | " if answer.changes or answer.missing else ""
-        shown.say("next", f"{writes}--verbose: stages, notes, all arguments")
-    if others := sentences(one for one in source.unknown if one.effect is not Effect.EVERYTHING):
-        shown.print(f"[yellow]Unknown arguments, not taken into account:[/yellow] {escape('; '.join(others))}")
-    shown.show(console)
 
 
 CHANGES_SHOWN = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -147,23 +147,12 @@ def show_table(
     if title:
         console.print(escape(title), style="bold")
     texts = [[_text(cell, {}) for cell in row] for row in rows]
-    names, widths = list(columns), dict[str, int]()
-    for name, *cells in zip(columns, *texts, strict=True):
-        widths[name] = max([cell_len(name), *(cell.cell_len for cell in cells)])
-
-    def too_wide() -> bool:
-        return sum(widths[name] + 2 for name in names) > console.width
-
-    under: list[int] = []
-    if below and too_wide():
-        under = [place for place, name in enumerate(columns) if name in below]
-        names = [name for name in columns if name not in below]
-    dropped: list[str] = []
-    for name in (*spare, *[name for name in names[:0:-1] if name not in spare]):
-        if not too_wide():
-            break
-        names.remove(name)
-        dropped.append(name)
+    widths = {
+        name: max([cell_len(name), *(cell.cell_len for cell in cells)]) for name, *cells in zip(columns, *texts, strict=True)
+    }
+    wide = sum(widths[name] + 2 for name in columns) > console.width
+    under = [place for place, name in enumerate(columns) if name in below] if wide else []
+    names, dropped = _columns_that_fit([name for name in columns if columns.index(name) not in under], widths, spare, console)
     places = [columns.index(name) for name in names]
     for number, row in enumerate([[Text(name, "bold") for name in columns], *texts]):
         line = Text(" ")
@@ -176,6 +165,18 @@ def show_table(
             console.print(" " * INDENT + escape(said))
     if dropped:
         console.print(f"Not on this screen: {', '.join(reversed(dropped))} (--json has all)", style="dim")
+
+
+def _columns_that_fit(
+    names: list[str], widths: Mapping[str, int], spare: Sequence[str], console: Console
+) -> tuple[list[str], list[str]]:
+    """(the columns that the screen holds, those that it does not in the order in which they went)."""
+    dropped: list[str] = []
+    for name in (*spare, *[name for name in names[:0:-1] if name not in spare]):
+        if sum(widths[one] + 2 for one in names if one not in dropped) <= console.width:
+            break
+        dropped.append(name)
+    return [name for name in names if name not in dropped], dropped
 
 
 BILLIONS_FROM = 10**8

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from autoconfig.engines.check import StartAnswer
 from autoconfig.engines.load import LoadAnswer, running_plan
-from autoconfig.specs.engines.start import ENGINES, MemoryPart
+from autoconfig.specs.engines.start import ENGINES, EngineMemory, MemoryPart
 from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive
 from autoconfig.specs.remarks import AssumedJson, RemarkJson, assumed_json, records, sentences
 
@@ -231,24 +231,7 @@ def start_json(answer: StartAnswer) -> StartJson:
         starts=answer.starts,
         why=answer.why,
         weights=weights_text(answer),
-        weights_gib=None if memory is None else memory.weights_gib,
-        kv_pool_gib=None if memory is None else memory.kv_pool_gib,
-        kv_tokens=None if memory is None else memory.kv_tokens,
-        blocks=None if memory is None else max(memory.blocks, 0),
-        block_size=None if memory is None else memory.block_size,
-        groups=() if memory is None else memory.groups,
-        sequence_gib=None if memory is None else memory.sequence_gib,
-        max_concurrency=None if memory is None else max(memory.max_concurrency, 0.0),
-        max_model_len=None if memory is None else memory.max_model_len,
-        longest_max_model_len=None if memory is None else memory.longest_max_model_len,
-        max_num_seqs=None if memory is None else memory.max_num_seqs,
-        max_num_batched_tokens=None if memory is None else memory.max_num_batched_tokens,
-        memory_fraction=None if memory is None else memory.memory_fraction,
-        least_fraction=None if memory is None else memory.least_fraction,
-        binds="" if memory is None else memory.binds,
-        margin_gib=None if memory is None else memory.margin_gib,
-        band_gib=None if memory is None else memory.band_gib,
-        parts=() if memory is None else memory.parts,
+        **_memory(memory),
         changes=answer.changes,
         load=None if answer.load is None else _load_json(answer.load),
         settings=tuple(settings),
@@ -260,6 +243,34 @@ def start_json(answer: StartAnswer) -> StartJson:
         notes=read.notes,
         **assumed_json(answer.assumed),
     )
+
+
+_OF_MEMORY = (
+    "weights_gib",
+    "kv_pool_gib",
+    "kv_tokens",
+    "block_size",
+    "sequence_gib",
+    "max_model_len",
+    "longest_max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "memory_fraction",
+    "least_fraction",
+    "margin_gib",
+    "band_gib",
+)
+"""Figures of a start's memory that the answer holds as they are."""
+
+
+def _memory(memory: EngineMemory | None) -> dict[str, Any]:
+    """The fields of `StartJson` about memory; None, or empty, where nothing is known of it."""
+    if memory is None:
+        nothing = dict.fromkeys((*_OF_MEMORY, "blocks", "max_concurrency"))
+        return {**nothing, "groups": (), "parts": (), "binds": ""}
+    figures = {name: getattr(memory, name) for name in _OF_MEMORY}
+    bounded = {"blocks": max(memory.blocks, 0), "max_concurrency": max(memory.max_concurrency, 0.0)}
+    return {**figures, **bounded, "groups": memory.groups, "parts": memory.parts, "binds": memory.binds}
 
 
 def weights_text(answer: StartAnswer) -> str:

@@ -70,10 +70,9 @@ class BudgetRequest:
 
 def budget_request(given: Mapping[str, Any]) -> BudgetRequest:
     """A BudgetRequest from what any edge was given, by the names of the fields. Raises InputError."""
-    if given.get("money") is None or given.get("days") is None:
-        missing = "money" if given.get("money") is None else "days"
-        example = "3M" if missing == "money" else "60"
-        raise InputError(f"how {'much money' if missing == 'money' else 'many days'}? say {option(missing)} {example}")
+    for name, amount, example in (("money", "much money", "3M"), ("days", "many days", "60")):
+        if given.get(name) is None:
+            raise InputError(f"how {amount}? say {option(name)} {example}")
     money, days = parse_money(given["money"]), parse_days(given["days"])
     model, family = given.get("model"), given.get("family")
     if model is not None and family is not None:
@@ -85,9 +84,6 @@ def budget_request(given: Mapping[str, Any]) -> BudgetRequest:
     if len(offers) > MAX_OFFERS:
         raise InputError(f"{len(offers)} GPU types are more than {MAX_OFFERS}; offer fewer at once", field="gpu")
     named = None if model is not None else str(family or DEFAULT_FAMILY)
-    most = None if given.get("gpus") is None else whole_number(given["gpus"], "gpus")
-    if most is not None and not 1 <= most <= MAX_GPUS:
-        raise InputError(f"{option('gpus')} {most}: give the most GPUs that there are, from 1 to {MAX_GPUS:,}", field="gpus")
     return BudgetRequest(
         base=base,
         money=money if money.currency else Amount(money.value, next((o.currency for o in offers if o.currency), "")),
@@ -95,9 +91,19 @@ def budget_request(given: Mapping[str, Any]) -> BudgetRequest:
         sizes=() if named is None else sizes_of(named),
         family=named,
         offers=offers,
-        gpus=most,
+        gpus=_most(given.get("gpus")),
         reliability=Reliability(**field_values(RELIABILITY, given)),
     )
+
+
+def _most(gpus: Any) -> int | None:
+    """The most GPUs that there are; None where nothing is said. Raises InputError."""
+    if gpus is None:
+        return None
+    most = whole_number(gpus, "gpus")
+    if not 1 <= most <= MAX_GPUS:
+        raise InputError(f"{option('gpus')} {most}: give the most GPUs that there are, from 1 to {MAX_GPUS:,}", field="gpus")
+    return most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,6 +380,10 @@ class _Market:
         self, size: ModelSize, types: Iterable[_GpuType], by: str, most_days: float, most_money: float
     ) -> BudgetChoice | None:
         """The candidate within these limits that is least by cost or by days, then by GPUs."""
+
+        def within(one: _Candidate, days: float) -> bool:
+            return days <= most_days and one.cost_of(days) <= most_money
+
         waiting: list[tuple[float, int, int, int, _Candidate]] = []
         for kind in types:
             most = min(self.request.most_gpus(kind.offer) if math.isfinite(most_days + most_money) else MOST_OF_ALL, MAX_GPUS)
@@ -382,7 +392,7 @@ class _Market:
                     break
                 one = self._candidate(size, kind, count)
                 quickest = one.days_of(count * self._most_rate(one))
-                if quickest > most_days or one.cost_of(quickest) > most_money:
+                if not within(one, quickest):
                     continue
                 heapq.heappush(waiting, (_by(one, quickest, by), count, len(waiting), 0, one))
                 if math.isfinite(most_days) and not math.isfinite(most_money):
@@ -393,17 +403,14 @@ class _Market:
             if best is not None and bound > _key(best, by)[0]:
                 break
             if level < len(BOUNDS):  # a nearer bound first
-                days = getattr(one, BOUNDS[level])
-                if days <= most_days and one.cost_of(days) <= most_money:
+                if within(one, days := getattr(one, BOUNDS[level])):
                     heapq.heappush(waiting, (_by(one, days, by), one.count, order, level + 1, one))
                 continue
             if self.progress is not None:
                 self.progress(f"{size.name}, {one.count:,} x {one.kind.offer.gpu}")
-            found = one.choice
-            if found is None or found.days > most_days or found.cost > most_money:
-                continue
-            if best is None or _key(found, by) < _key(best, by):
-                best = found
+            choice = one.choice
+            if choice is not None and choice.days <= most_days and choice.cost <= most_money:
+                best = choice if best is None else min(best, choice, key=lambda one: _key(one, by))
         return best
 
     def _candidate(self, size: ModelSize, kind: _GpuType, count: int) -> _Candidate:

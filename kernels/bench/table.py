@@ -226,27 +226,27 @@ def best_link(points: Points) -> float | None:
 
 def collective_tables(points: Points, link_bytes_per_s: float) -> tuple[dict[str, Any] | None, dict[str, float] | None]:
     """(the table's `collectives`, `constants.p2p`): every number of ranks at which all measured kinds have their sizes."""
-    ranks = sorted({int(key[1]) for key in points if key[0] != "p2p"})
-    kinds = list(dict.fromkeys(str(key[0]) for key in points if key[0] != "p2p"))
-    found = {(kind, n): collective_terms(points, kind, n) for kind in kinds for n in ranks}
-    kinds = [kind for kind in kinds if any(found[kind, n] for n in ranks)]
-    ranks = [n for n in ranks if kinds and all(found[kind, n] for kind in kinds)]
-    table: dict[str, Any] | None = None
-    if ranks:
-        table = {"axes": {"ranks": ranks}, "link_bytes_per_s": link_bytes_per_s, "kinds": {}}
-        for kind in kinds:
-            terms = [found[kind, n] or (0.0, 1.0, 0.0) for n in ranks]
-            table["kinds"][kind] = {
-                "rows": sum(key[0] == kind for key in points),
-                "alpha_s": [rounded(alpha) for alpha, _, _ in terms],
-                "link_share": [rounded(min(bandwidth / link_bytes_per_s, 1e3)) for _, bandwidth, _ in terms],
-                "sqrt_s": [rounded(sqrt) for _, _, sqrt in terms],
-                "use": True,
-            }
     p2p = collective_terms(points, "p2p", 2)
-    if p2p is None:
-        return table, None
-    return table, {"alpha_s": rounded(p2p[0]), "link_share": rounded(p2p[1] / link_bytes_per_s), "sqrt_s": 0.0}
+    constants = p2p and {"alpha_s": rounded(p2p[0]), "link_share": rounded(p2p[1] / link_bytes_per_s), "sqrt_s": 0.0}
+    measured = [key for key in points if key[0] != "p2p"]
+    ranks = sorted({int(key[1]) for key in measured})
+    fits = {kind: [collective_terms(points, kind, n) for n in ranks] for kind in dict.fromkeys(str(key[0]) for key in measured)}
+    fits = {kind: terms for kind, terms in fits.items() if any(terms)}
+    whole = [place for place in range(len(ranks)) if all(terms[place] for terms in fits.values())] if fits else []
+    if not whole:
+        return None, constants
+    table: dict[str, Any] = {"axes": {"ranks": [ranks[place] for place in whole]}, "link_bytes_per_s": link_bytes_per_s}
+    table["kinds"] = {}
+    for kind, fit in fits.items():
+        terms = [fit[place] or (0.0, 1.0, 0.0) for place in whole]
+        table["kinds"][kind] = {
+            "rows": sum(key[0] == kind for key in points),
+            "alpha_s": [rounded(alpha) for alpha, _, _ in terms],
+            "link_share": [rounded(min(bandwidth / link_bytes_per_s, 1e3)) for _, bandwidth, _ in terms],
+            "sqrt_s": [rounded(sqrt) for _, _, sqrt in terms],
+            "use": True,
+        }
+    return table, constants
 
 
 def pointwise_share(points: Points, moved: Mapping[str, float], bandwidth: float) -> float | None:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
+from operator import itemgetter
 from typing import Any
 
 from autoconfig.specs.errors import CatalogueError, UnknownNameError, UnsupportedError, option
@@ -281,20 +282,18 @@ def nearest_release(backend: str, version: str) -> EngineSpec | None:
     `between`, by date; between runtimes, before the first and beyond the last the nearer one by date. Without a date of its
     own a version counts as the last release before it.
     """
+    trt = re.match(r"(trt|tensorrt)[-_ ]?llm", backend.strip().lower())
     try:
         engine = load_engine(backend)
     except UnknownNameError:
-        if not re.match(r"(trt|tensorrt)[-_ ]?llm", backend.strip().lower()):
+        if trt is None:
             return None
         engine = load_engine("tensorrt-llm")
-    wanted = _release(version)
-    family = [spec for name in engine_names() if (spec := _load(name)).framework == engine.framework]
-    known = [(release, spec) for spec in family if not spec.submission and (release := _release(spec.name)) is not None]
-    if wanted is None or not known or engine.submission:
+    wanted, generations = _release(version), _generations(engine.framework)
+    if wanted is None or not generations or engine.submission:
         return engine
-    known.sort(key=lambda one: one[0])
-    older = [spec for release, spec in known if release <= wanted]
-    newer = [spec for release, spec in known if release >= wanted]
+    older = [spec for release, spec in generations if release <= wanted]
+    newer = [spec for release, spec in generations if release >= wanted]
     if not older or not newer:
         return (older[-1:] or newer[:1])[0]
     before, after, at = older[-1], newer[0], _month(wanted)
@@ -304,6 +303,12 @@ def nearest_release(backend: str, version: str) -> EngineSpec | None:
     if before.reserves_slots != after.reserves_slots:
         return before if at - first <= last - at else after
     return replace(after, between=(before.name, (last - at) / (last - first)))
+
+
+def _generations(framework: str) -> list[tuple[int, EngineSpec]]:
+    """Releases of a framework with their specifications, oldest first; submissions to MLPerf aside."""
+    specs = [spec for name in engine_names() if (spec := _load(name)).framework == framework and not spec.submission]
+    return sorted(((release, spec) for spec in specs if (release := _release(spec.name)) is not None), key=itemgetter(0))
 
 
 def _month(release: int) -> int:

@@ -50,36 +50,39 @@ def show(console: Console, answer: ScalingAnswer) -> None:
 def _start(shown: Blocks, answer: ScalingAnswer, priced: list[ScalingPoint]) -> None:
     """The fewest for the deadline, else the cheapest, else the most efficient; what is faster and what is slower."""
     costs = all(_cost_rate(point) is not None for point in priced)
-    by_gpu = len(answer.kept) > 1
-
-    def worth(point: ScalingPoint) -> float:
-        return (_cost_rate(point) or 0.0) if costs else -(tokens_per_second(point) or 0.0) / point.num_gpus
-
-    first = answer.fewest or next(iter(answer.fewest_by_gpu), None) or min(priced, key=worth)
+    worth = _cost_rate if costs else _time_rate
+    first = answer.fewest or next(iter(answer.fewest_by_gpu), None) or min(priced, key=lambda point: worth(point) or 0.0)
     assert first.report is not None
-    if answer.fewest_by_gpu:
-        among = "" if answer.every_count else " of the counts tried"
-        of_types = "of the fewest of each type the cheapest" if answer.fewest else "of each type the fewest"
-        what = of_types if by_gpu else f"fewest{among}"
-        why = f"{what} for {answer.request.days:g} days"
-    else:
-        why = "cheapest" if costs else "most tokens/s of a GPU"
     shown.say(
         START,
-        f"[bold]{first.num_gpus:,} x {escape(first.gpu)}[/bold], {why}: {_figures(first)}\n{escape(str(first.report.plan))}",
+        f"[bold]{first.num_gpus:,} x {escape(first.gpu)}[/bold], {_why(answer, costs)}: {_figures(first)}\n"
+        f"{escape(str(first.report.plan))}",
     )
-    others = [point for point in answer.fewest_by_gpu if point is not first]
-    for point in others:
-        ratio = f" ({point.cost / first.cost:.2f}x)" if point.cost and first.cost else ""
-        shown.say("or", f"{point.num_gpus:,} x {escape(point.gpu)}: {_figures(point)}{ratio}")
+    for point in answer.fewest_by_gpu:
+        if point is not first:
+            ratio = f" ({point.cost / first.cost:.2f}x)" if point.cost and first.cost else ""
+            shown.say("or", f"{point.num_gpus:,} x {escape(point.gpu)}: {_figures(point)}{ratio}")
     near = [point for point in priced if point.num_gpus != first.num_gpus and not answer.fewest_by_gpu]
-    alike = [point for point in near if abs(worth(point) / worth(first) - 1.0) <= RESOLUTION]
+    alike = [point for point in near if abs((worth(point) or 0.0) / (worth(first) or 1.0) - 1.0) <= RESOLUTION]
     if alike:
         counts = ", ".join(f"{point.num_gpus:,} x {point.gpu}" for point in alike)
         shown.say("equal", escape(f"{counts}: {'cost' if costs else 'tokens/s of a GPU'} within {RESOLUTION:.0%}"))
+    _faster_and_slower(shown, first, priced)
+
+
+def _why(answer: ScalingAnswer, costs: bool) -> str:
+    """By what the first count is the first."""
+    if not answer.fewest_by_gpu:
+        return "cheapest" if costs else "most tokens/s of a GPU"
+    among = "" if answer.every_count else " of the counts tried"
+    of_types = "of the fewest of each type the cheapest" if answer.fewest else "of each type the fewest"
+    return f"{of_types if len(answer.kept) > 1 else f'fewest{among}'} for {answer.request.days:g} days"
+
+
+def _faster_and_slower(shown: Blocks, first: ScalingPoint, priced: list[ScalingPoint]) -> None:
     fastest = max(priced, key=lambda point: tokens_per_second(point) or 0.0)
-    mine = tokens_per_second(first) or 1.0
-    if (rate := tokens_per_second(fastest) or 0.0) > mine:
+    mine, rate = tokens_per_second(first) or 1.0, tokens_per_second(fastest) or 0.0
+    if rate > mine:
         shown.say(
             "faster", f"{fastest.num_gpus:,} x {escape(fastest.gpu)}: {rate / mine:.2f} times the tokens/s, {_figures(fastest)}"
         )
@@ -87,6 +90,11 @@ def _start(shown: Blocks, answer: ScalingAnswer, priced: list[ScalingPoint]) -> 
     if below:
         slower = max(below, key=lambda point: point.num_gpus)
         shown.say("slower", f"{slower.num_gpus:,} x {escape(slower.gpu)}: {_figures(slower)}", spare=1)
+
+
+def _time_rate(point: ScalingPoint) -> float:
+    """What is least where most tokens a second and GPU are best."""
+    return -(tokens_per_second(point) or 0.0) / point.num_gpus
 
 
 def _cost_rate(point: ScalingPoint) -> float | None:

@@ -110,35 +110,41 @@ def _rows(answer: SearchAnswer) -> list[RankedPlan]:
 
 def _beside(shown: Blocks, answer: SearchAnswer) -> None:
     """What is equal, what is faster if it fits, what is slower and why, what is safer."""
-    first, request = answer.plans[0].report, answer.question.request
+    first, risky, safe = answer.plans[0].report, answer.riskier, answer.safe
+    chance = f"{answer.question.request.fit_chance * 100:.6g}%"
     others = [one for one in answer.plans[1:] if _degrees(one.report.plan) != _degrees(first.plan)] or list(answer.plans[1:])
-    tied = answer.plans[0].tie_group == 1 and answer.ties > 1
-    near = [one for one in (*_rows(answer), *answer.plans[1:]) if one.tie_group == 1 and one is not answer.plans[0]]
-    equal = next((one for one in near if one in others), next(iter(near), None)) if tied else None
+    equal = _equal(answer, others)
     if equal is not None:
         shown.say(
             "equal",
             f"{escape(str(equal.report.plan))}: {_against(equal.report, first)}; {answer.ties} plans are within "
             f"{RESOLUTION:.0%}, a tie",
         )
-    if answer.riskier is not None and round(saved := 1 - answer.riskier.step_seconds / first.step_seconds, 3) > 0:
+    if risky is not None and round(saved := 1 - risky.step_seconds / first.step_seconds, 3) > 0:
         shown.say(
             "faster",
-            f"{escape(str(answer.riskier.plan))}: {saved:.1%} faster [bold]if it fits[/bold] (chance "
-            f"{fit_text(answer.riskier.confidence.fit_probability)}, below --fit-chance {request.fit_chance * 100:.6g}%)",
+            f"{escape(str(risky.plan))}: {saved:.1%} faster [bold]if it fits[/bold] (chance "
+            f"{fit_text(risky.confidence.fit_probability)}, below --fit-chance {chance})",
         )
     slower = [one for one in others if one is not equal and one.report.step_seconds > first.step_seconds]
     if slower:
-        told = next((one for one in slower if one.tie_group > 1), None)
-        told = told or max((one for one in _rows(answer) if one in slower), key=_step, default=slower[-1])
+        beyond = next((one for one in slower if one.tie_group > 1), None)
+        told = beyond or max((one for one in _rows(answer) if one in slower), key=_step, default=slower[-1])
         shown.say("slower", f"{escape(str(told.report.plan))}: {escape(told.why)}", spare=1)
-    safe = answer.safe
     if safe is not None and first.confidence.fit_probability < SAFE_FIT and safe.plan != first.plan:
         shown.say(
             "safer",
             f"{escape(str(safe.plan))}: {seconds_text(safe.step_seconds)}, fits {fit_text(safe.confidence.fit_probability)}",
             spare=2,
         )
+
+
+def _equal(answer: SearchAnswer, others: Sequence[RankedPlan]) -> RankedPlan | None:
+    """A plan that the predictions cannot tell from the first, one of `others` before the rest; None without a tie."""
+    if answer.plans[0].tie_group != 1 or answer.ties <= 1:
+        return None
+    near = [one for one in (*_rows(answer), *answer.plans[1:]) if one.tie_group == 1 and one is not answer.plans[0]]
+    return next((one for one in near if one in others), next(iter(near), None))
 
 
 def _step(one: RankedPlan) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,19 @@ class TrainingFound:
         body["lines"] = [{**asdict(line), "ratio": line.ratio} for line in self.lines]
         body["unmeasured"] = [{"plan": p, "step_seconds": s, "spread": d} for p, s, d in self.unmeasured]
         return body
+
+
+def _front(measured: Sequence[Line]) -> tuple[int, ...]:
+    """The trials of which none is both faster and smaller."""
+    free = [-(line.measured_peak_gib or line.predicted_peak_gib or 0.0) for line in measured]
+    keeps = on_front([line.measured_s or 0.0 for line in measured], free)
+    return tuple(line.trial for line, keep in zip(measured, keeps, strict=True) if keep)
+
+
+def _noise(measured: Sequence[Line]) -> float | None:
+    """The median scatter of a job's own steps, as a share of its step; None where no job said it."""
+    shares = [line.spread_s / line.measured_s for line in measured if line.spread_s is not None and line.measured_s]
+    return statistics.median(shares) if shares else None
 
 
 def _tokens_per_money(scenario: Scenario, best: Line | None, price_per_gpu_hour: float | None) -> float | None:
@@ -227,10 +241,6 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
         left = [row for row in order if row not in gone and belief.memory.chance[row] > 0.5][:MAX_UNMEASURED]
         ratios = [line.ratio for line in measured if line.ratio is not None]
         middle = statistics.median(ratios) if ratios else None
-        noise = [line.spread_s / line.measured_s for line in measured if line.spread_s is not None and line.measured_s]
-        free = [-(line.measured_peak_gib or line.predicted_peak_gib or 0.0) for line in measured]
-        kept = on_front([line.measured_s or 0.0 for line in measured], free)
-        front = tuple(line.trial for line, keeps in zip(measured, kept, strict=True) if keeps)
         best = next((line for line in measured if line.plan == best_plan and (line.outcome == names.MEASURED) == full), None)
         return TrainingFound(
             name=session.name,
@@ -246,8 +256,8 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
             scatter=max((abs(r / middle - 1) for r in ratios), default=None) if middle else None,
             memory_correction=belief.memory.correction,
             shapes=_shapes(candidates, trials),
-            front=front if work.settings.objective == "headroom" else (),
-            noise=statistics.median(noise) if noise else None,
+            front=_front(measured) if work.settings.objective == "headroom" else (),
+            noise=_noise(measured),
             noise_between_jobs=scatter_between_jobs(results) or None,
             tokens_per_money=_tokens_per_money(work.scenario, best, price),
         )
