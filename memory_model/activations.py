@@ -448,18 +448,16 @@ def checkpoints_per_chunk(recompute: Recompute, chunk_layers: Number, sublayers:
     return np.minimum(recompute.num_layers, chunk_layers)
 
 
-def recomputed_activations(
-    recompute: Recompute, chunk_layers: Number, whole: Number, module: Number, sublayers: int = 1
-) -> Number:
-    """What is back at once in backward: whole layers under full recomputation, else the largest recomputed `module`."""
-    if recompute.granularity == "full":
-        return returning_layers(recompute, chunk_layers, sublayers) * whole
-    return module
+def recomputed_activations(layers: Number, whole: Number) -> Number:
+    """What is back at once in backward under full recomputation: `layers` of them, each whole (`returning_layers`); under
+    selective recomputation the largest recomputed module (`KeptLayer`)."""
+    return layers * whole
 
 
-def mlp_released(recompute: Recompute, whole: Number, kept: Number) -> Number:
-    """The MLP's tensors of one layer, gone when attention's backward starts: as many as were kept or are back."""
-    return whole if recompute.granularity == "full" or recompute.by_operator else kept
+def mlp_released(by_operator: Number, whole: Number, kept: Number) -> Number:
+    """The MLP's tensors of one layer, gone when attention's backward starts: as many as were kept, or are back where the whole
+    layer is (`by_operator`, or full recomputation)."""
+    return np.where(by_operator, whole, kept)
 
 
 def returning_layers(recompute: Recompute, chunk_layers: Number, sublayers: int = 1) -> Number:

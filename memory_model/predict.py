@@ -1,7 +1,7 @@
 """Peak bytes of every pipeline stage for many plans at once, and of one plan with every part named.
 
-Direction of calls: `estimate_memory` -> `tables.layer_tables` (per unique shape and recomputation) and
-`tables.stage_terms` (per row and stage) -> the formulas. The combination below is the only place where parts are added up.
+Direction of calls: `estimate_memory` -> `peaks.PeakTables`, where parts are added up -> `tables.layer_tables` (per unique shape
+and recomputation) and `tables.stage_terms` (per row and stage) -> the formulas.
 
 From bytes that tensors take to bytes that the device loses (CUDA context, NCCL, the allocator), and the chance to fit.
 """
@@ -14,17 +14,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.memory_model.activations import (
-    Number,
-    checkpoints_per_chunk,
-    mlp_released,
-    recomputed_activations,
-    recomputed_layers_per_chunk,
-)
+from autoconfig.memory_model.activations import Number
 from autoconfig.memory_model.alike import alike_in_memory
-from autoconfig.memory_model.fsdp import ACCUMULATED, FIRST_LAYER, LAYERS, NEXT_LAYER, OUTPUT
 from autoconfig.memory_model.peaks import ROUNDING, PeakTables
-from autoconfig.memory_model.tables import LayerBytes, StageTerms, layer_tables, least_state_bytes, stage_terms
+from autoconfig.memory_model.tables import least_state_bytes
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE
 from autoconfig.specs.layouts import Layouts
@@ -33,10 +26,6 @@ from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import StackMemory
 
 Floats = npt.NDArray[np.float64]
-MOMENTS = (
-    "mlp_backward", "attention_backward", "loss", "output_layer_backward", FIRST_LAYER, "embedding_backward",
-    "optimizer_step_bytes",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +67,11 @@ def estimate_memory(
     """
     limit, device = _limits(scenario, layouts, margin), scenario.cluster.memory_bytes
     if detail:
-        both = layer_tables(scenario, layouts, recomputes), stage_terms(scenario, layouts, every=True)
-        return _detailed(*both, recomputes, limit, device)
+        stages, moment, parts = PeakTables.of(scenario, layouts, recomputes, named=True).detailed()
+        peaks = stages.max(axis=2)
+        return MemoryEstimate(
+            peak_bytes=peaks, limit_bytes=limit, device_bytes=device, per_stage_bytes=stages, parts=parts, moment=moment
+        )
     tables = PeakTables.of(scenario, layouts, recomputes) if len(layouts) and recomputes else None
     peaks = np.empty((len(layouts), len(recomputes))) if tables is None else tables.peaks(np.arange(len(layouts)))
     return MemoryEstimate(peak_bytes=peaks, limit_bytes=limit, device_bytes=device)
@@ -137,213 +129,6 @@ def _limits(scenario: Scenario, layouts: Layouts, margin: float) -> Floats:
     nccl = nccl + model_parallel_reserved_bytes(scenario.software.memory, layouts.tp, layouts.pp)
     fragments = scenario.software.memory.fragments
     return np.asarray(allocatable_bytes(cluster.memory_bytes, nccl, margin, fragments), float)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Fixed:
-    """What no recompute option changes: [n, S]."""
-
-    layer: LayerBytes
-    terms: StageTerms
-    present: dict[str, npt.NDArray[np.bool_]]
-    """Kind of layer -> the stage holds some."""
-    mlp_backward: Floats
-    attention_backward: Floats
-    whole: Floats
-    mlp_whole: Floats
-
-    @classmethod
-    def of(cls, layer: LayerBytes, terms: StageTerms) -> _Fixed:
-        present = {kind: held > 0 for kind, held in terms.layers_in_flight.items()}
-        largest = {name: _largest_of_kinds(layer.columns(name), present) for name in ("mlp_backward", "whole", "mlp_whole")}
-        attention = layer.attention_backward[layer.shape, None]
-        return cls(layer=layer, terms=terms, present=present, attention_backward=attention, **largest)
-
-    def largest(self, name: str, r: int) -> Floats:
-        """[n, S]: the largest value over the kinds of layer on each stage of a column that depends on the recompute option."""
-        return _largest_of_kinds(self.layer.columns(name, r), self.present)
-
-
-def _largest_of_kinds(columns: dict[str, Floats], present: dict[str, npt.NDArray[np.bool_]]) -> Floats:
-    if len(columns) == 1:
-        return next(iter(columns.values()))[:, None]
-    values = [np.where(present[kind], column[:, None], 0.0) for kind, column in columns.items()]
-    return np.maximum.reduce(values)
-
-
-def _detailed(
-    layer: LayerBytes, terms: StageTerms, recomputes: Sequence[Recompute], limit: Floats, device_bytes: int
-) -> MemoryEstimate:
-    """Every stage with its parts, at the stage's largest moment."""
-    fixed = _Fixed.of(layer, terms)
-    stages, parts, chosen = [], [], []
-    for r, recompute in enumerate(recomputes):
-        held, moments = _stage_moments(fixed, recompute, r)
-        per_stage = _largest(moments)
-        moment = np.argmax(np.stack([np.broadcast_to(moments[name], per_stage.shape) for name in MOMENTS]), axis=0)
-        stages.append(per_stage)
-        chosen.append(moment)
-        parts.append(_parts(fixed, recompute, r, held, moment))
-    per_stage = np.stack(stages, axis=1)
-    names = dict.fromkeys(name for option in parts for name in option)  # an option may recompute the whole of a part
-    merged = {name: np.stack([p.get(name, np.zeros(p["layer_input"].shape)) for p in parts], axis=1) for name in names}
-    return MemoryEstimate(
-        peak_bytes=per_stage.max(axis=2),
-        limit_bytes=limit,
-        device_bytes=device_bytes,
-        per_stage_bytes=per_stage,
-        parts=merged,
-        moment=np.stack(chosen, axis=1),
-    )
-
-
-def _largest(moments: dict[str, Floats]) -> Floats:
-    largest = moments["mlp_backward"]
-    for name in MOMENTS[1:]:
-        largest = np.maximum(largest, moments[name])
-    return largest
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Stages:
-    """[n, S] under one recompute option."""
-
-    held: Floats
-    """Activations saved from forward."""
-    inputs: Floats
-    """The part of `held` that is inputs of checkpointed layers."""
-    back: dict[str, Floats]
-    """Moment -> recomputed activations that are back."""
-    released: Floats
-    """MLP activations of one layer, gone when attention's backward starts."""
-
-
-def _held(layer: LayerBytes, terms: StageTerms, recompute: Recompute, r: int) -> tuple[Floats, Floats]:
-    """Activations saved from forward, and the part of them that is inputs of checkpointed layers."""
-    held = np.zeros(terms.state.shape)
-    for kind, kept in layer.columns("kept", r).items():
-        held += terms.layers_in_flight[kind] * kept[:, None]
-    inputs: Floats = np.zeros((1, 1))
-    if recompute.granularity == "full":
-        held *= 1.0 - recomputed_layers_per_chunk(recompute, terms.chunk_layers) / terms.chunk_layers
-        checkpoints = checkpoints_per_chunk(recompute, terms.chunk_layers, layer.sublayers) * terms.chunks_in_flight
-        inputs = checkpoints * layer.layer_input[:, None]
-        held += inputs
-    return held, inputs
-
-
-def _stage_moments(fixed: _Fixed, recompute: Recompute, r: int) -> tuple[_Stages, dict[str, Floats]]:
-    """What the stages hold and their total bytes by moment, under recompute option number `r`."""
-    terms = fixed.terms
-    held, inputs = _held(fixed.layer, terms, recompute, r)
-    back_mlp, back_attention = (
-        recomputed_activations(recompute, terms.chunk_layers, fixed.whole, fixed.largest(name, r), fixed.layer.sublayers)
-        for name in ("back_in_mlp", "back_in_attention")
-    )
-    released = mlp_released(recompute, fixed.mlp_whole, fixed.largest("mlp_kept", r))
-    base, units = terms.state - terms.absent_gradients + held, terms.unit_bytes
-    during = {
-        "mlp_backward": back_mlp + fixed.mlp_backward + terms.tied_weight_gradient,
-        "attention_backward": back_attention - released + fixed.attention_backward + terms.tied_weight_gradient,
-    }
-    accumulated = accumulated_gradients(terms, held)
-    base = base + accumulated
-    behind = chunk_behind(held, terms.chunks_in_flight, terms.chunk_layers)
-    layers, _ = _beside_layers(terms, held)
-    moments = {
-        **{name: base - terms.final_released + layers + size for name, size in during.items()},
-        "loss": base + units["loss"] + terms.loss,
-        "output_layer_backward": base
-        + np.where(units_reduced(terms), units[OUTPUT], units["output_layer_backward"] + terms.output_layer_backward),
-        FIRST_LAYER: terms.state
-        + accumulated
-        - terms.final_released
-        + held
-        - behind
-        + units[FIRST_LAYER]
-        + np.maximum(*during.values()),
-        "embedding_backward": terms.state
-        + terms.unit_bytes[ACCUMULATED]
-        - terms.final_released
-        + held
-        - held / terms.chunks_in_flight
-        + units["embedding_backward"]
-        + terms.embedding_backward
-        + terms.tied_weight_gradient,
-        "optimizer_step_bytes": terms.state + terms.optimizer_step_bytes,
-    }
-    back = {"mlp_backward": back_mlp, "attention_backward": back_attention}
-    return _Stages(held=held, inputs=inputs, back=back, released=released), moments
-
-
-def chunk_behind(held: Floats, chunks: Floats, layers: Floats) -> Floats:
-    """Of `held`: activations of a chunk whose first layer runs backward, without that layer's own."""
-    return held / chunks * (1.0 - 1.0 / np.maximum(layers, 1.0))
-
-
-def accumulated_gradients(terms: StageTerms, held: Floats) -> Floats:
-    """What of whole gradients in a pipeline exceeds the activations of a micro-batch, which are gone when they come."""
-    return np.maximum(terms.unit_bytes[ACCUMULATED] - held / terms.chunks_in_flight, 0.0)
-
-
-def units_reduced(terms: StageTerms) -> npt.NDArray[np.bool_]:
-    """[n, S]: the reduction of the output layer's gradients holds more than its backward."""
-    moment = terms.unit_bytes["output_layer_backward"] + terms.output_layer_backward
-    return np.asarray(terms.has_output & (terms.unit_bytes[OUTPUT] > moment))
-
-
-def _beside_layers(terms: StageTerms, held: Floats) -> tuple[Floats, Floats]:
-    """(FSDP's units beside the backward of the last layer or of the one before it, whichever is more, less the activations that
-    are gone then; these)."""
-    one = held / terms.chunks_in_flight / np.maximum(terms.chunk_layers, 1.0)
-    last, following = terms.unit_bytes[LAYERS], terms.unit_bytes[NEXT_LAYER] - one
-    second = (terms.chunk_layers > 2) & (following > last)
-    return np.where(second, following, last), np.where(second, one, 0.0)
-
-
-def _parts(fixed: _Fixed, recompute: Recompute, r: int, stages: _Stages, moment: npt.NDArray[np.int64]) -> dict[str, Floats]:
-    """Every part [n, S] at each stage's largest moment; they sum to the peak."""
-    terms, shape = fixed.terms, stages.held.shape
-    share = 1.0 - recomputed_layers_per_chunk(recompute, terms.chunk_layers) / terms.chunk_layers
-    at = {name: moment == number for number, name in enumerate(MOMENTS)}
-    in_first = at[FIRST_LAYER]
-    mlp = stages.back["mlp_backward"] + fixed.mlp_backward
-    in_mlp = mlp >= stages.back["attention_backward"] - stages.released + fixed.attention_backward
-    at["mlp_backward"] = at["mlp_backward"] | (in_first & in_mlp)
-    at["attention_backward"] = at["attention_backward"] | (in_first & ~in_mlp)
-    parts = {name: np.broadcast_to(value, shape).copy() for name, value in terms.state_parts.items()}
-    for kind, table in fixed.layer.kinds.items():
-        for name, column in table.parts_kept[r].items():
-            value = terms.layers_in_flight[kind] * column[fixed.layer.shape, None] * share
-            parts[name] = parts.get(name, 0.0) + np.where(at["optimizer_step_bytes"], 0.0, value)
-    parts["layer_input"] = np.where(at["optimizer_step_bytes"], 0.0, stages.inputs)
-    parts["recomputed_activations"] = sum(
-        (np.where(at[name], back, 0.0) for name, back in stages.back.items()), np.zeros(shape)
-    )
-    parts["mlp_released"] = -np.where(at["attention_backward"], stages.released, 0.0)
-    for name in ("mlp_backward", "attention_backward"):
-        parts[name] = np.where(at[name], getattr(fixed, name), 0.0)
-    for name in ("loss", "output_layer_backward", "embedding_backward", "optimizer_step_bytes"):
-        parts[name] = np.where(at[name], getattr(terms, name), 0.0)
-    waiting = at["mlp_backward"] | at["attention_backward"] | at["embedding_backward"]
-    parts["tied_weight_gradient"] = np.where(waiting, terms.tied_weight_gradient, 0.0)
-    late = at["embedding_backward"] | at["optimizer_step_bytes"] | in_first
-    parts["gradient_bytes"] -= np.where(late, 0.0, terms.absent_gradients)
-    behind = chunk_behind(stages.held, terms.chunks_in_flight, terms.chunk_layers)
-    layers, gone = _beside_layers(terms, stages.held)
-    released = {"embedding_backward": stages.held / terms.chunks_in_flight, FIRST_LAYER: behind, LAYERS: gone}
-    at[LAYERS] = ~in_first & (at["mlp_backward"] | at["attention_backward"])
-    parts["chunk_released"] = -sum((np.where(at[name], size, 0.0) for name, size in released.items()), np.zeros(shape))
-    reduced = units_reduced(terms)
-    parts["output_layer_backward"] = np.where(reduced, 0.0, parts["output_layer_backward"])
-    output = np.where(reduced, terms.unit_bytes[OUTPUT], terms.unit_bytes["output_layer_backward"])
-    for name, size in {**terms.unit_bytes, LAYERS: layers + gone, "output_layer_backward": output}.items():
-        if name in at:
-            parts["fsdp_unit_bytes"] = parts["fsdp_unit_bytes"] + np.where(at[name], size, 0.0)
-    late = np.where(at["embedding_backward"], terms.unit_bytes[ACCUMULATED], accumulated_gradients(terms, stages.held))
-    parts["fsdp_unit_bytes"] = parts["fsdp_unit_bytes"] + np.where(at["optimizer_step_bytes"], 0.0, late)
-    parts["final_norm"] -= np.where(at[LAYERS] | in_first | at["embedding_backward"], terms.final_released, 0.0)
-    return parts
 
 
 CUDA_CONTEXT_BYTES = int(0.5 * GIB)

@@ -114,11 +114,6 @@ class LayerBytes:
     sublayers: int = 1
     """Layers here in one that full recomputation counts (ModelSpec.sublayers_per_layer)."""
 
-    def columns(self, name: str, option: int | None = None) -> dict[str, Floats]:
-        """Kind -> [n]: a column of its table, under one recompute option where it depends on it."""
-        found = {kind: getattr(table, name) for kind, table in self.kinds.items()}
-        return {kind: (values if option is None else values[:, option])[self.shape] for kind, values in found.items()}
-
 
 @dataclass(frozen=True, kw_only=True)
 class StageTerms:
@@ -142,11 +137,6 @@ class StageTerms:
     """Of the state: activations around the final norm, gone when the layers' backward starts."""
     unit_bytes: dict[str, Floats]
     """Moment -> what torch's FSDP holds beside the shards."""
-
-    @property
-    def has_output(self) -> npt.NDArray[np.bool_]:
-        """The stage has the output layer."""
-        return np.asarray(self.output_layer_backward > -np.inf)
 
     def take(self, rows: slice) -> StageTerms:
         """These rows; without the parts of the state."""

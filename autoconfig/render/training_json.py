@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from autoconfig.core.timeline import Timeline, timeline
-from autoconfig.memory_model.predict import MOMENTS, allocator_bytes, cuda_context_bytes
+from autoconfig.memory_model.peaks import MOMENTS
+from autoconfig.memory_model.predict import allocator_bytes, cuda_context_bytes
 from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
 from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Parts, Positive, record_of

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.memory_model.predict import MOMENTS, MemoryEstimate, dispatch_buffer_bytes, estimate_memory, nccl_bytes
+from autoconfig.memory_model.peaks import MOMENTS
+from autoconfig.memory_model.predict import MemoryEstimate, dispatch_buffer_bytes, estimate_memory, nccl_bytes
 from autoconfig.specs.errors import SECONDS_PER_DAY
 from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec
 from autoconfig.specs.json_record import AboveZero, Keywords, NotNegative, Positive, Share

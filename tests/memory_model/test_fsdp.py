@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from autoconfig.memory_model.fsdp import ACCUMULATED, FIRST_LAYER, LAYERS, NEXT_LAYER, OUTPUT, Units, unit_bytes
-from autoconfig.memory_model.predict import MOMENTS, estimate_memory
+from autoconfig.memory_model.peaks import MOMENTS
+from autoconfig.memory_model.predict import estimate_memory
 from autoconfig.memory_model.tables import stage_terms
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model

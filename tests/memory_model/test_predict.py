@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from autoconfig.memory_model.peaks import PeakTables, _numbered
+from autoconfig.memory_model.peaks import MOMENTS, PeakTables, _numbered
 from autoconfig.memory_model.predict import (
-    MOMENTS,
     NCCL_BYTES_PER_GROUP,
     MemoryEstimate,
     allocatable_bytes,

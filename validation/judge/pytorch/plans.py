@@ -15,7 +15,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from autoconfig.memory_model.predict import MOMENTS, estimate_memory
+from autoconfig.memory_model.peaks import MOMENTS
+from autoconfig.memory_model.predict import estimate_memory
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
