@@ -1,6 +1,5 @@
-# make demo | fast | test | ray | lint | bounds | bench | soak | tables | calibration | accuracy | gpu. Everything runs from .venv, made on first
-# use with the python3 on PATH
-# (another one: make PYTHON=python3.12 test). Setup runs again only after pyproject.toml changed.
+# `make help` lists the targets. Everything runs from .venv, made on first use with the python3 on PATH (another one:
+# make PYTHON=python3.12 test). Setup runs again only after pyproject.toml changed.
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,6 +14,8 @@ JUDGE_BIN := $(JUDGE_VENV)/bin
 JUDGE := $(JUDGE_VENV)/.installed
 RAY_VENV := .venv-ray
 RAY := $(RAY_VENV)/.installed
+DOCS_BIN := .venv-docs/bin
+DOCS := .venv-docs/.installed
 RAY_BOUND := $(shell sed -n 's/.*"ray>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 JUDGE_RL_VENV := .venv-judge-rl
 JUDGE_RL := $(JUDGE_RL_VENV)/.installed
@@ -30,7 +31,7 @@ SEED ?= $(shell date +%s)
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help demo fast test ray services lint bounds judge families bench soak mutants lock figures tables calibration accuracy inference-docs profiling-docs gpu clean
+.PHONY: help demo fast test ray services lint hooks docs bounds judge families bench soak mutants lock release figures tables calibration accuracy profiling-docs gpu clean
 
 help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
@@ -38,6 +39,8 @@ help:
 	@echo "make test    lint and all tests but the judge's and the long ones (services and a browser are installed as root)"
 	@echo "make ray     studies on a real Ray cluster of three nodes on this machine (300 MB on first use)"
 	@echo "make lint    ruff, mypy, import-linter"
+	@echo "make hooks   let git run ruff and the other quick checks of .pre-commit-config.yaml before each commit"
+	@echo "make docs    build the docs site in build/site/html, links checked (40 MB on first use)"
 	@echo "make bounds  the main commands and quick tests with every dependency at its lower bound (3 minutes)"
 	@echo "make judge   our rules and exports against the real megatron-core 0.19.2 (Python 3.12; 5 GB on first use)"
 	@echo "make families  write docs/families.md and what tests know of transformers' classes (after another release of it)"
@@ -45,12 +48,12 @@ help:
 	@echo "make tables  distil measured operators to time_model/data/operators and data/serving (downloads a wheel of 82 MB)"
 	@echo "make calibration  fit the shipped calibration and bands on the published runs"
 	@echo "make accuracy     write docs/accuracy.md"
-	@echo "make inference-docs  write the examples of docs/inference.md and docs/engine_memory.md (after a refit)"
 	@echo "make profiling-docs  replay recorded sweeps, write docs/profiling.md's table (with Optuna's GP where torch is installed)"
 	@echo "make gpu PART=kernels    measure on a GPU with torch's own Python (GPU_PYTHON=...); each part 8 minutes or less, resumable"
 	@echo "make mutants share of small mutations of the formulas that survive the tests (SAMPLE=50: a try)"
 	@echo "make figures write tests/planning/figures.txt anew, after a change that was meant"
 	@echo "make lock    write deploy/requirements.txt anew: the image's packages with their hashes"
+	@echo "make release sdist and wheel in dist/, checked and installed on Python 3.11, 3.12 and 3.13; uploads nothing"
 	@echo "make soak    long random tests (make soak SEED=1 repeats a run)"
 
 demo: $(RUNTIME)
@@ -83,6 +86,17 @@ lint: $(DEV)
 	@ln -sfn ../../tools ../../validation ../../benchmarks $(LINKS)/
 	cd $(LINKS) && $(abspath $(BIN))/python -m mypy -n 2 --config-file $(CURDIR)/pyproject.toml
 	cd $(LINKS) && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml
+
+hooks: $(DEV)
+	$(BIN)/pre-commit install
+
+# The pages of the repository with what commands print and the references; a warning (a link to nothing, a page outside the
+# navigation) is an error.
+docs: $(DOCS)
+	@PYTHONPATH=. $(DOCS_BIN)/python -P specs/import_path.py >/dev/null
+	$(DOCS_BIN)/python -m tools.docs_site pages
+	NO_MKDOCS_2_WARNING=1 $(DOCS_BIN)/python -m mkdocs build --quiet --strict
+	$(DOCS_BIN)/python -m tools.docs_site check
 
 # Every dependency at the lower bound of pyproject.toml, in an environment of its own.
 bounds: $(RUNTIME)
@@ -118,10 +132,6 @@ calibration: $(DEV)
 
 profiling-docs: $(DEV)
 	$(BIN)/python -m validation.replay.docs
-
-inference-docs: $(DEV)
-	$(BIN)/python docs/generate_inference.py
-	$(BIN)/python docs/generate_engine_memory.py
 
 accuracy: $(DEV)
 	$(BIN)/python -m validation.sheets.pages
@@ -161,8 +171,12 @@ lock:
 	build/uv/bin/uv pip compile --quiet --upgrade --generate-hashes --no-header --no-annotate --extra serve --python-version 3.12 \
 		--python-platform x86_64-manylinux_2_28 --output-file deploy/requirements.txt pyproject.toml build/requires.txt
 
+# dist/ afterwards holds what an owner may upload (CONTRIBUTING.md, releases).
+release:
+	$(PYTHON) -m tools.release
+
 clean:
-	rm -rf $(VENV) $(RAY_VENV) $(JUDGE_VENV) build $(JUDGE_ENGINES) dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(RAY_VENV) .venv-docs $(JUDGE_VENV) build $(JUDGE_ENGINES) dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(RUNTIME): pyproject.toml setup.py
 	@$(call ensure_venv)
@@ -178,6 +192,12 @@ $(DEV): pyproject.toml setup.py
 $(RAY): $(RUNTIME)
 	$(BIN)/python -m venv --clear $(RAY_VENV)
 	$(RAY_VENV)/bin/python $(PIP_INSTALL) --editable '.[ray]' ray==$(RAY_BOUND) 'pytest<9.2' pytest-xdist hypothesis
+	@touch $@
+
+$(DOCS): pyproject.toml setup.py
+	@$(call ensure_venv)
+	$(BIN)/python -m venv --clear .venv-docs
+	$(DOCS_BIN)/python $(PIP_INSTALL) --editable '.[docs]'
 	@touch $@
 
 # megatron-core 0.19.2 needs Python 3.12: the python3.12 on PATH, or that of pyenv. The finished file comes last, so that a

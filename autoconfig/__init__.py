@@ -6,7 +6,7 @@
     found.plans                                  # a pandas frame
     autoconfig.export(found.best, model="175b", gpus=1024, gpu="h100", output="run")
 
-Keywords are the command line's long options with `_` for `-` (docs/cli.md); answers have the fields of the command's JSON as
+Keywords are the command line's long options with `_` for `-`; answers have the fields of the command's JSON as
 attributes (docs/python.md). Bad input raises `autoconfig.specs.errors.InputError`. Nothing is loaded before the first question.
 """
 

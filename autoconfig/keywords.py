@@ -1,6 +1,6 @@
 """Keywords of the functions of `import autoconfig`, as types for editors; written by `python -m tools.keywords`.
 
-What each means is in docs/cli.md, under the option of its name.
+What each means: `autoconfig COMMAND --help-all`, under the option of its name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Docs that can be trusted: parts of the output, links, commands, the Python API's page, generated pages."""
+"""Docs that can be trusted: parts of the output, links, commands, the site's navigation, what it makes itself."""
 
 import functools
 import importlib
-import importlib.util
 import pkgutil
 import re
 import shlex
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import screens
+import yaml
 from autoconfig.specs.plan import SHORT_TO_LONG, parse_plan
 from command_line import run_in_process
 
@@ -18,9 +18,13 @@ from autoconfig.cli.main import COMMANDS, FORMS, load
 from autoconfig.planning.calibration_file import shipped
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request, understand
+from tools.docs_site.__main__ import loaded_from_elsewhere, site_text, sources, spaced
+from tools.docs_site.engine_memory import fractions
+from tools.docs_site.made import filled
+from tools.docs_site.reference import LISTED, commands, packages
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / ".github").rglob("*.md")])
 QUESTIONS = [
     (Request(model="175b", gpus=64), "tp=8,pp=4,vpp=3,mbs=1,sp=1"),
     (Request(model="175b", gpus=64, software="megatron-lm-2022"), "tp=8,pp=4,mbs=1,recompute=selective:core_attn"),
@@ -226,34 +230,15 @@ def test_the_tutorial_shows_what_its_commands_print(tmp_path, monkeypatch):
         assert [line for line in wanted if line.rstrip() not in [one.rstrip() for one in printed]] == [], f"renew {command}"
 
 
-DOCS = Path(__file__).parents[1] / "docs"
+def test_the_site_names_every_page():
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    named = [page for entry in nav for page in ([entry] if isinstance(entry, str) else next(iter(entry.values())))]
+    assert sorted(named) == sorted([*sources(), *packages(), "benchmarks/gpu/README.md"])
 
 
-def module_of(name):
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def generator():
-    return module_of("generate_cli")
-
-
-def test_the_page_is_fresh(generator):
-    assert generator.PAGE.read_text(encoding="utf-8") == generator.page(), "stale: run python docs/generate_cli.py"
-
-
-def test_the_worked_cases_of_diagnose_are_what_it_prints():
-    made = module_of("generate_diagnose")
-    text = made.PAGE.read_text(encoding="utf-8")
-    assert len(made.BLOCK.findall(text)) == 3 and text == made.page(text), "stale: run python docs/generate_diagnose.py"
-
-
-def test_every_command_and_option_is_on_the_page(generator):
-    page = generator.page()
-    for name in generator.DOCUMENTED:
+def test_the_site_shows_every_command_and_option():
+    page = commands()
+    for name in LISTED:
         section = page.split(f"## autoconfig {name}\n")[1].split("\n## ")[0]
         for parameter in load(*COMMANDS[name].split(":")).params:
             for option in parameter.opts:
@@ -262,33 +247,20 @@ def test_every_command_and_option_is_on_the_page(generator):
         assert re.search(rf"\b{key}\b", page)
 
 
-def test_links_of_the_page_resolve(generator):
-    for target in re.findall(r"\]\(([^)]+)\)", generator.page()):
-        assert (DOCS / target).is_file(), target
+def test_the_site_fills_in_made_blocks():
+    page = site_text("docs/engine_memory.md", sources()["docs/engine_memory.md"].read_text(encoding="utf-8"))
+    assert "| KV cache | " in page and "```made" not in page
+    assert filled("a\n```made\nautoconfig gpus --json\n```\nb").startswith("a\n```text\n$ autoconfig gpus --json\n{")
+    for wrong, said in (("table nothing", "no table 'nothing'; there are constants"), ("search", "a made block holds")):
+        with pytest.raises(ValueError, match=said):
+            filled(f"```made\n{wrong}\n```")
 
 
-@pytest.fixture(scope="module")
-def engine_memory_page():
-    return module_of("generate_engine_memory")
-
-
-@pytest.mark.parametrize("name", ["constants", "releases", "fractions", "start vllm", "start sglang", "start tensorrt-llm"])
-def test_the_tables_of_engine_memory_are_those_of_the_laws(engine_memory_page, name):
-    text = engine_memory_page.PAGE.read_text(encoding="utf-8")
-    assert engine_memory_page.block(name) in text, "stale: run python docs/generate_engine_memory.py"
-
-
-def test_a_table_of_engine_memory_that_changed_is_written_anew(engine_memory_page):
-    text = engine_memory_page.PAGE.read_text(encoding="utf-8")
-    assert engine_memory_page.page(text.replace("KV cache |", "cache |")) == text
-    with pytest.raises(ValueError, match="not one block fractions"):
-        engine_memory_page.page(text.replace("<!-- fractions", "<!-- fraction"))
-
-
-def test_the_reserve_of_sglang_is_the_formula_of_the_page(engine_memory_page):
+def test_the_reserve_of_sglang_is_the_formula_of_the_page():
     """512 + 1.5 max(chunk, 2048) + 2 g + 1024 tp pp / 8 MiB, at least 10 GiB above 60 GiB: of 0.5.6, three digits."""
-    assert "512 + 1.5 max(chunk, 2048) + 2 g + 1024 tp pp / 8 MiB" in engine_memory_page.PAGE.read_text(encoding="utf-8")
-    rows = [line.strip("| ").split(" | ") for line in engine_memory_page.fractions().splitlines()[2:]]
+    page = (ROOT / "docs" / "engine_memory.md").read_text(encoding="utf-8")
+    assert "512 + 1.5 max(chunk, 2048) + 2 g + 1024 tp pp / 8 MiB" in page
+    rows = [line.strip("| ").split(" | ") for line in fractions().splitlines()[2:]]
     of_card = {row[0]: [float(share) for share in row[4].split(" / ")] for row in rows}
     reserved = {
         "rtx-4090-24gb": (24564, 512 + 1.5 * 2048 + 2 * 24 + 128, 512 + 1.5 * 2048 + 2 * 80 + 1024),
@@ -299,22 +271,15 @@ def test_the_reserve_of_sglang_is_the_formula_of_the_page(engine_memory_page):
         assert of_card[card] == [round(1 - max(one, 10240 if mib > 61440 else 0) / mib, 3) for one in reserves]
 
 
-@pytest.fixture(scope="module")
-def serving_examples():
-    return module_of("generate_inference")
+def test_a_list_below_a_paragraph_is_a_list_in_the_site():
+    text = "Files:\n- one\n  more\n- two\n\n1. first\n```\nCode:\n- no list\n```\n# Title\n- three"
+    assert spaced(text) == text.replace("Files:\n", "Files:\n\n")
 
 
-@pytest.mark.parametrize("name", ["70b", "falcon", "sizing"])
-def test_the_examples_of_serving_are_what_the_commands_print(serving_examples, name):
-    """`validate --inference` predicts every published row: 40 s."""
-    text = serving_examples.PAGE.read_text(encoding="utf-8")
-    assert serving_examples.block(name) in text, "stale: run python docs/generate_inference.py"
-
-
-def test_an_example_of_serving_that_changed_is_written_anew(serving_examples, monkeypatch):
-    monkeypatch.setattr(serving_examples, "EXAMPLES", {n: serving_examples.EXAMPLES[n] for n in ("70b", "falcon")})
-    text = serving_examples.PAGE.read_text(encoding="utf-8")
-    assert "at once in all" in serving_examples.block("70b") and "decode step" in serving_examples.block("falcon")
-    assert serving_examples.page(text.replace("at once in all", "at once", 1)) == text
-    with pytest.raises(ValueError, match="not one example 70b"):
-        serving_examples.page(text.replace("serving example 70b", "serving example"))
+@pytest.mark.parametrize(("tag", "loads"), [
+    ('<script src="https://cdn.example/x.js"></script>', True), ('<link rel="stylesheet" href="//fonts.example/a.css">', True),
+    ("@font-face{src:url(https://fonts.example/a.woff)}", True), ('<a href="https://example.org">there</a>', False),
+    ('<img src="images/page.png">', False), ('<link rel="canonical" href="https://example.org/page">', False),
+])  # fmt: skip
+def test_what_a_page_of_the_site_loads_from_elsewhere(tag, loads):
+    assert bool(loaded_from_elsewhere(f"<p>{tag}</p>")) is loads

@@ -201,7 +201,7 @@ class Rows:
     num_microbatches: Column
     num_gpus: Column
     stage_layers: list[list[Column]]
-    """[stage][kind]: layers, multi-token-prediction depths included."""
+    """By stage and kind: layers, multi-token-prediction depths included."""
     stage_first: list[Column]
     stage_last: list[Column]
     """1 where the priced stage is the first (last), else 0."""

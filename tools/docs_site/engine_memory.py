@@ -1,13 +1,11 @@
-"""Writes the tables of docs/engine_memory.md from the laws themselves. `python docs/generate_engine_memory.py` (from the
-project's root); a test fails when the page is stale."""
+"""Write the tables of docs/engine_memory.md from the laws themselves."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib import resources
-from pathlib import Path
 
 from autoconfig.memory_model.engines import held, memory, sglang, vllm
 from autoconfig.specs.engines.releases import driver_mib
@@ -17,7 +15,6 @@ from autoconfig.specs.models.model_catalogue import load_model
 
 from autoconfig.engines.check import check_start, start_request
 
-PAGE = Path(__file__).with_name("engine_memory.md")
 STARTS = {
     "vllm": ("vllm serve meta-llama/Llama-3.3-70B-Instruct -tp 4 --max-model-len 32768", "h100", "0.19.1"),
     "vllm hybrid": ("vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct -tp 4 --max-model-len 65536", "h200", "0.26"),
@@ -53,7 +50,7 @@ uncertain, of what is free at first | {memory.BAND_FREE:g} GiB | `memory.BAND_FR
 
 
 def constants() -> str:
-    """Numbers of the laws that no release changes, with their sources in the code."""
+    """Return the numbers of the laws that no release changes, with their sources in the code."""
     rows = [line.split(" | ") for line in CONSTANTS.strip().splitlines()]
     for least, width, inputs in held.MXFP4_PADDING:
         padded = f"padded to multiples of {width} x {inputs}"
@@ -62,7 +59,7 @@ def constants() -> str:
 
 
 def releases() -> str:
-    """Defaults and constants by engine and release: specs/catalogue/engine_releases.json."""
+    """Return defaults and constants by engine and release: specs/catalogue/engine_releases.json."""
     data = json.loads((resources.files("autoconfig.specs") / "catalogue" / "engine_releases.json").read_text(encoding="utf-8"))
     rows = []
     for engine in ("vllm", "sglang", "tensorrt-llm"):
@@ -78,7 +75,7 @@ def releases() -> str:
 
 
 def fractions() -> str:
-    """SGLang's default of --mem-fraction-static by card, tp 1 and 8, and release."""
+    """Return SGLang's default of --mem-fraction-static by card, tp 1 and 8, and release."""
     rows = []
     for card in CARDS:
         gpu = load_gpu(card)
@@ -91,41 +88,22 @@ def fractions() -> str:
 
 
 def example(name: str) -> str:
-    """A start and every part of its memory with its source."""
+    """Return a start and every part of its memory with its source."""
     command, gpu, release = STARTS[name]
-    found = check_start(command, start_request({"gpu": gpu, "release": release})).memory
-    assert found is not None
-    rows = [(part.name, f"{part.gib:.2f}", part.source) for part in found.parts]
-    said = (
-        f"{found.kv_tokens:,} tokens of KV cache: {found.blocks:,} blocks of {found.block_size}; {'; '.join(found.groups)}. A "
-        f"sequence of {found.max_model_len:,} tokens takes {found.sequence_gib:.2f} GiB, {found.max_concurrency:.2f} at once."
+    start = check_start(command, start_request({"gpu": gpu, "release": release})).memory
+    assert start is not None
+    rows = [(part.name, f"{part.gib:.2f}", part.source) for part in start.parts]
+    cache = (
+        f"{start.kv_tokens:,} tokens of KV cache: {start.blocks:,} blocks of {start.block_size}; {'; '.join(start.groups)}. A "
+        f"sequence of {start.max_model_len:,} tokens takes {start.sequence_gib:.2f} GiB, {start.max_concurrency:.2f} at once."
     )
-    return f"`{command}` on {gpu}, {release}:\n\n{_table(('part', 'GiB', 'from'), rows)}\n\n{said}"
+    return f"`{command}` on {gpu}, {release}:\n\n{_table(('part', 'GiB', 'from'), rows)}\n\n{cache}"
 
 
-BLOCKS: dict[str, Callable[[], str]] = {
+TABLES: dict[str, Callable[[], str]] = {
     "constants": constants,
     "releases": releases,
     "fractions": fractions,
-    **{f"start {name}": (lambda name=name: example(name)) for name in STARTS},
+    **{f"start {name}": partial(example, name) for name in STARTS},
 }
-
-
-def block(name: str) -> str:
-    """A table between its marks."""
-    return f"<!-- {name}: written by python docs/generate_engine_memory.py -->\n{BLOCKS[name]()}\n<!-- end of {name} -->"
-
-
-def page(text: str) -> str:
-    """The page with every table made anew. Raises ValueError where a mark is missing."""
-    for name in BLOCKS:
-        pattern = rf"<!-- {re.escape(name)}:.*?<!-- end of {re.escape(name)} -->"
-        if len(re.findall(pattern, text, flags=re.DOTALL)) != 1:
-            raise ValueError(f"the page has not one block {name}")
-        new = block(name)
-        text = re.sub(pattern, lambda _, new=new: new, text, flags=re.DOTALL)
-    return text
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+"""Name in a made block -> what writes it."""
