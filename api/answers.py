@@ -34,6 +34,7 @@ from autoconfig.planning.calibration_file import to_json as calibration_json
 from autoconfig.planning.request_fields import DEFAULT_BUDGET
 from autoconfig.post_training.answer import answer as post_training_answer
 from autoconfig.post_training.answer_json import answer_json
+from autoconfig.post_training.question import request_of as post_training_request
 from autoconfig.render.check import check_json, converted_json
 from autoconfig.render.diagnosis.record import diagnosis_json
 from autoconfig.render.listings import describe
@@ -233,7 +234,7 @@ def deployments(body: dict[str, Any]) -> bytes:
 
 def post_training(body: dict[str, Any]) -> bytes:
     """`POST /v1/post-training`: as `autoconfig rl --json`."""
-    return _dumps(answer_json(post_training_answer(body, local_files=False)))
+    return _dumps(answer_json(post_training_answer(replace(post_training_request(body), local_files=False))))
 
 
 def model(body: dict[str, Any]) -> bytes:

@@ -143,11 +143,10 @@ def deployments(**question: Unpack[DeploymentsKeywords]) -> DeploymentsFound:
 def rl(**question: Unpack[RlKeywords]) -> RlFound:
     """The placements of a step of post-training that fit, quickest first: `autoconfig rl`."""
     from autoconfig.notebook.answers import RlFound
-    from autoconfig.planning.request_fields import POST_TRAINING
-    from autoconfig.planning.resolve import field_values
     from autoconfig.post_training.answer import answer
+    from autoconfig.post_training.question import request_of
 
-    return RlFound(answer(field_values(POST_TRAINING, question)))
+    return RlFound(answer(request_of(question)))
 
 
 @_question("QUESTION")

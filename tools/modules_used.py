@@ -10,8 +10,8 @@ its top are a part of loading it.
 A walk runs nothing: it reads the function and follows, in the order of the code, every call of a function that takes the
 parameter, a part of it, or a name bound to something made with it; each function once for the same parameters. Vocabulary and
 formulas (specs, memory_model, time_model), methods and classes are not followed. A climb is a step of the walk from a module
-to one of a higher layer (import-linter's order in pyproject.toml): returns do not count. These are the rooms and climbs of
-`farm-studio walk FILE:FUNCTION:PARAM`: 14 and 4 at 75a80efd by both.
+to one of a higher layer (import-linter's order in pyproject.toml); a return is a step into a module that the walk was in
+before. Rooms and climbs are those of `farm-studio walk FILE:FUNCTION:PARAM`: 14 and 4 at 75a80efd by both.
 """
 
 from __future__ import annotations
@@ -96,6 +96,11 @@ class Walk:
         return sorted(set(self.steps))
 
     @property
+    def returns(self) -> int:
+        """Steps to a module that the walk was in before."""
+        return len(self.steps) - len(set(self.steps))
+
+    @property
     def climbs(self) -> list[tuple[str, str]]:
         """Steps to a module of a higher layer."""
         contracts = tomllib.loads((self.root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
@@ -174,7 +179,7 @@ def main() -> None:
         module, function, parameter = sys.argv[2:]
         walk = Walk(module, function, parameter)
         print("\n".join(walk.steps))
-        print(f"{len(walk.modules)} modules, {len(walk.climbs)} climbs")
+        print(f"{len(walk.modules)} modules, {len(walk.climbs)} climbs, {walk.returns} returns")
         return
     command = tuple(sys.argv[1:]) or COMMAND
     found = modules_used(command)

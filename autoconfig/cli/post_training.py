@@ -70,12 +70,13 @@ def rl_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given: Any
     from autoconfig.formats.post_training.export import check_export, not_written
     from autoconfig.post_training.answer import answer
     from autoconfig.post_training.answer_json import answer_json
+    from autoconfig.post_training.question import request_of
 
     if given["export"] is not None:
         check_export(given["framework"], given["algorithm"], Path(given["export"]), force=given["force"])
     elif reason := not_written(given["framework"], given["algorithm"]):
         click.echo(f"Ranked only, {option_name('export')} writes nothing here: {InputError(reason)}.", err=True)
-    found = answer(given)
+    found = answer(request_of(given))
     exported = None
     if given["export"] is not None and found.ranked:
         from autoconfig.formats.post_training.export import export_first

@@ -196,6 +196,7 @@ SERVED_MODEL, SERVING_GPUS = _some("serving", "model", "gpus")
 GOALS = _GROUPS["serving"]["goal"].choices
 MAX_SERVING_GPUS: int = _TABLES["serving"]["gpus"]["bounds"]["high"]
 
+MAX_RL_GPUS: int = _TABLES["post_training"]["gpus"]["bounds"]["high"]
 POST_TRAINING: Fields = _all("post_training")
 POST_TRAINING_OUTPUT: Fields = _all("post_training_output")
 POST_TRAINING_FILE: Fields = (

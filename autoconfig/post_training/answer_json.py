@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from autoconfig.post_training.answer import RlAnswer
 from autoconfig.post_training.job import Placement
 from autoconfig.post_training.phases import PHASES, GpuGroup, timeline
+from autoconfig.post_training.price import PricedPlacement
 from autoconfig.post_training.questions.unknowns import band_where_said
-from autoconfig.post_training.ranking import PricedPlacement
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Positive, Share
 from autoconfig.specs.remarks import AssumedJson, assumed_json

@@ -11,7 +11,10 @@ import numpy as np
 
 from autoconfig.memory_model.engines.plan import ServedPlan
 from autoconfig.memory_model.serving import ServingMemory
-from autoconfig.post_training.agents.rollout import (
+from autoconfig.post_training.frameworks import section
+from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.post_training.samples.lengths import ResponseLengths
+from autoconfig.post_training.samples.rollout import (
     BLOCK,
     ONE_TURN,
     AgentRollout,
@@ -21,9 +24,6 @@ from autoconfig.post_training.agents.rollout import (
     simulate_agents,
     steady_agents,
 )
-from autoconfig.post_training.frameworks import section
-from autoconfig.post_training.job import Placement, PostTrainingJob
-from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec

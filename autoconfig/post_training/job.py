@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from autoconfig.post_training.agents.rollout import ONE_TURN, Agents
 from autoconfig.post_training.frameworks import Algorithm, Framework, section
-from autoconfig.post_training.lengths import ResponseLengths
+from autoconfig.post_training.samples.lengths import ResponseLengths
+from autoconfig.post_training.samples.rollout import ONE_TURN, Agents
 from autoconfig.specs.errors import GIB, InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
@@ -30,6 +30,14 @@ def require_decoder(policy: ModelSpec) -> None:
     """Raises UnsupportedError for policies that generation does not price."""
     if policy.encoder_num_layers:
         raise UnsupportedError(f"{policy.name} has an encoder: post-training prices decoders that generate; use search")
+
+
+def spread_prompts(prompts: int, gpus: int) -> int:
+    """So many prompts or a few more, so that their samples divide over the GPUs."""
+    odd = gpus
+    while odd % 2 == 0:
+        odd //= 2
+    return -(-prompts // odd) * odd
 
 
 LEAST_TOKENS = 1024
@@ -82,6 +90,11 @@ class PostTrainingJob:
         for name in ("prompts", "group", "minibatch"):
             if not 1 <= getattr(self, name) <= 2**24:
                 raise InputError(f"{name.replace('_', ' ')} {getattr(self, name)}: use 1 to {2**24:,}")
+
+    def with_prompts(self, prompts: int) -> PostTrainingJob:
+        """The job with so many prompts; one optimizer step stays one."""
+        minibatch = prompts * self.group if self.minibatch == self.samples else self.minibatch
+        return replace(self, prompts=prompts, minibatch=minibatch)
 
     @property
     def samples(self) -> int:

@@ -9,8 +9,8 @@ from functools import lru_cache
 import numpy as np
 
 from autoconfig.post_training.job import Placement, PostTrainingJob
-from autoconfig.post_training.lengths import ResponseLengths, Vector
 from autoconfig.post_training.passes import Microbatches, microbatches, shared_tokens
+from autoconfig.post_training.samples.lengths import ResponseLengths, Vector
 from autoconfig.specs.plan import TrainPlan
 
 DRAWN = 512

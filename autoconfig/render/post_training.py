@@ -14,8 +14,8 @@ from autoconfig.post_training.answer import RlAnswer, spanning_engines
 from autoconfig.post_training.answer_json import kind_of, placement_json
 from autoconfig.post_training.job import PostTrainingJob
 from autoconfig.post_training.phases import PHASES
+from autoconfig.post_training.price import PricedPlacement
 from autoconfig.post_training.questions.unknowns import Unknown, band_where_said
-from autoconfig.post_training.ranking import PricedPlacement
 from autoconfig.render.blocks import NO, START, Blocks
 from autoconfig.render.screen import show_assumptions, show_table
 from autoconfig.specs.errors import GIB, chance_text, option_name

@@ -12,8 +12,8 @@ from autoconfig.planning.resolve import DEFAULT_GPU
 from autoconfig.post_training.frameworks import OTHER_FRAMEWORK, Framework, load_algorithm, load_framework, section
 from autoconfig.post_training.generation import share_that_holds
 from autoconfig.post_training.job import LEAST_TOKENS, PassBatch, Placement, PostTrainingJob
-from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.passes import PACKED, USUAL_LORA_RANK, asked_batch, stage_ends
+from autoconfig.post_training.samples.lengths import ResponseLengths
 from autoconfig.post_training.weight_sync import load_method
 from autoconfig.runs.post_training_model import read_policy
 from autoconfig.runs.table import WORDS, Row, cell, number

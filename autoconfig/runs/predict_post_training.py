@@ -13,7 +13,7 @@ from autoconfig.post_training.frameworks import STANDARD_90, Constants, shipped_
 from autoconfig.post_training.job import PassBatch
 from autoconfig.post_training.memory import phase_memory
 from autoconfig.post_training.phases import REST
-from autoconfig.post_training.step import StepEstimate, estimate_step
+from autoconfig.post_training.price import StepEstimate, estimate_step
 from autoconfig.runs.post_training_row import FULL, NEVER_READ, PostTrainingCase, read_case
 from autoconfig.runs.table import Row, TableKind, columns_of, number_text
 from autoconfig.specs.errors import GIB, AutoconfigError

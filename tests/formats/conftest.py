@@ -2,9 +2,9 @@
 
 import pytest
 
-from autoconfig.post_training.ranking import ranked
+from autoconfig.post_training.rank import rank
 
-SEARCH = "autoconfig.formats.post_training.check.ranked"
+SEARCH = "autoconfig.formats.post_training.check.rank"
 
 
 @pytest.fixture
@@ -16,4 +16,4 @@ def unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def searched(unsearched: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It searches, in a file whose tests are `unsearched`."""
-    monkeypatch.setattr(SEARCH, ranked)
+    monkeypatch.setattr(SEARCH, rank)

@@ -24,8 +24,8 @@ from autoconfig.formats.post_training.log import calibrate, log_of
 from autoconfig.formats.post_training.run import placement_of
 from autoconfig.post_training.frameworks import load_algorithm, load_framework
 from autoconfig.post_training.job import Placement, PostTrainingJob
-from autoconfig.post_training.lengths import ResponseLengths
-from autoconfig.post_training.placements import placements
+from autoconfig.post_training.samples.lengths import ResponseLengths
+from autoconfig.post_training.space import enumerate_placements
 
 pytestmark = pytest.mark.usefixtures("unsearched")
 DATA = Path(__file__).resolve().parents[2] / "autoconfig" / "data"
@@ -65,7 +65,7 @@ def random_cases(framework: str, count: int, seed: int = 20):
             minibatch=1024,
             critic=model if algorithm == "ppo" else None,
         )
-        every = list(placements(job, rng.choice([8, 16, 32]), 8192, 2))
+        every = list(enumerate_placements(job, rng.choice([8, 16, 32]), 8192, 2))
         for placement in rng.sample(every, min(4, len(every))):
             if framework == "trl":
                 placement = replace(placement, tokens_per_gpu=0, offload=False, train=placement.train.replace(mbs=4))

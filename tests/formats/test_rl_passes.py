@@ -11,10 +11,10 @@ from tables import tabled
 from autoconfig.formats.post_training.check import check_file, check_text, read_file
 from autoconfig.formats.post_training.export import export_texts
 from autoconfig.formats.post_training.run import job_of, placement_of
-from autoconfig.post_training.answer import answer
 from autoconfig.post_training.job import PassBatch
 from autoconfig.post_training.memory import ASLEEP_BYTES
 from autoconfig.post_training.passes import PACKED, pass_seconds
+from tests.post_training.rl_question import answered
 
 pytestmark = pytest.mark.usefixtures("unsearched")
 ROLLOUT, REF = "actor_rollout_ref.rollout.log_prob", "actor_rollout_ref.ref.log_prob"
@@ -140,7 +140,7 @@ def test_experts_without_expert_parallelism_are_split_as_the_trainer_splits_them
 @pytest.mark.parametrize("framework", ["verl", "nemo-rl", "openrlhf", "trl"])
 def test_an_export_carries_the_lengths_that_its_seconds_are_of(framework):
     asked = {"model": "qwen2.5-1.5b", "gpus": 8, "framework": framework, "response_length": 700, "prompt_length": 160}
-    found = answer(asked)
+    found = answered(asked)
     one = next(one for one in found.ranked if framework != "trl" or one.placement.colocated)
     text = next(text for name, text in export_texts(found.job, one.placement).items() if name != "accelerate.yaml")
     checked = check_text(text, {"gpus": 8})

@@ -6,7 +6,7 @@ from autoconfig.specs.remarks import sentences
 
 from autoconfig.formats.post_training.check import check_text
 from autoconfig.formats.post_training.export import export_texts
-from autoconfig.post_training.answer import answer
+from tests.post_training.rl_question import answered
 
 pytestmark = pytest.mark.usefixtures("unsearched")
 QUESTIONS = (  # each with two frameworks in `make test`, with all in `make soak`
@@ -26,7 +26,7 @@ QUESTIONS = (  # each with two frameworks in `make test`, with all in `make soak
     for row, question in enumerate(QUESTIONS)
 ])  # fmt: skip
 def test_a_file_takes_what_its_placement_does(framework, question):
-    found, compared = answer({**question, "framework": framework, "top": 8}), 0
+    found, compared = answered({**question, "framework": framework, "top": 8}), 0
     lengths = {"prompt_length": round(found.job.prompt_tokens), "response_length": round(found.job.responses.mean)}
     for one in found.ranked:
         try:
@@ -47,7 +47,7 @@ def test_turns_of_a_plan_are_in_its_file():
     """verl's keys of its tool agent, and a remark with what they cannot say; other frameworks' files are not written."""
     question = {"model": "qwen2.5-7b", "gpus": 16, "prompts": 96, "group_size": 8, "turns": 8, "tool_time": 12.5}
     question["tool_tokens"] = 100
-    found = answer({**question, "sandboxes": 256, "staleness": 1})
+    found = answered({**question, "sandboxes": 256, "staleness": 1})
     one = found.ranked[0]
     text = export_texts(found.job, one.placement)["run_verl.sh"]
     for words in ("multi_turn.enable=True", "multi_turn.max_assistant_turns=8", "default_agent_loop=tool_agent", "TOOL_CONFIG"):
@@ -61,16 +61,18 @@ def test_turns_of_a_plan_are_in_its_file():
     asked = check_text(bare, {"model": "qwen2.5-7b", "turns": 8, "tool_time": 12.5, "tool_tokens": 100, "sandboxes": 256})
     assert asked.priced.seconds == pytest.approx(one.seconds, rel=1e-3)
     with pytest.raises(UnsupportedError, match="no file of trl is written for samples of 8 turns: use --framework verl"):
-        other = answer({**question, "framework": "trl"})
+        other = answered({**question, "framework": "trl"})
         export_texts(other.job, other.ranked[0].placement)
 
 
 def test_a_trainer_that_pads_is_priced_padded():
     """TRL pads the samples of a device batch: its size is searched, and no tokens of a packed one can be asked for."""
-    found = answer({"model": "qwen2.5-7b", "gpus": 8, "framework": "trl", "response_length": 300, "max_response_length": 1024})
+    found = answered(
+        {"model": "qwen2.5-7b", "gpus": 8, "framework": "trl", "response_length": 300, "max_response_length": 1024}
+    )
     assert {one.placement.tokens_per_gpu for one in found.ranked} == {0}
     assert len({one.placement.train.mbs for one in found.ranked}) > 1 and any(
         "padded" in text for text in sentences(found.assumed)
     )
     with pytest.raises(InputError, match="--tokens-per-gpu: trl packs no samples"):
-        answer({"model": "qwen2.5-7b", "gpus": 8, "framework": "trl", "tokens_per_gpu": 4096})
+        answered({"model": "qwen2.5-7b", "gpus": 8, "framework": "trl", "tokens_per_gpu": 4096})

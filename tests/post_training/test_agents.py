@@ -13,10 +13,11 @@ from autoconfig.specs.remarks import sentences
 from autoconfig.time_model.serving.simulation import IterationTable, Requests, SchedulerLimits, simulate
 
 from autoconfig.post_training import generation
-from autoconfig.post_training.agents.rollout import Agents, simulate_agents, stale_share, steady_agents, tool_draws
-from autoconfig.post_training.answer import RlAnswer, answer
-from autoconfig.post_training.placements import SHARES, engine_plans, packed_tokens, training_plans
-from autoconfig.post_training.ranking import price
+from autoconfig.post_training.answer import RlAnswer
+from autoconfig.post_training.price import price
+from autoconfig.post_training.samples.rollout import Agents, simulate_agents, stale_share, steady_agents, tool_draws
+from autoconfig.post_training.space import SHARES, engine_plans, packed_tokens, training_plans
+from tests.post_training.rl_question import answered
 
 
 class Told(IterationTable):
@@ -123,7 +124,9 @@ def test_numbers_out_of_range_are_refused():
 
 
 def asked(**changes: object) -> RlAnswer:
-    return answer({"model": "qwen2.5-1.5b", "gpus": 16, "response_length": 1000, "prompt_length": 300, "top": 1000, **changes})
+    return answered(
+        {"model": "qwen2.5-1.5b", "gpus": 16, "response_length": 1000, "prompt_length": 300, "top": 1000, **changes}
+    )
 
 
 def test_tools_are_in_the_step_its_tokens_and_its_split():
@@ -194,7 +197,7 @@ def test_cohorts_are_near_every_sample_simulated(monkeypatch: pytest.MonkeyPatch
     [
         ({"tool_time": 3.0}, "--turns"),
         ({"turns": 0}, "--turns 0"),
-        ({"turns": 2, "tool_time": "x"}, "tool seconds 'x'"),
+        ({"turns": 2, "tool_time": "x"}, "--tool-time: 'x'"),
         ({"turns": 2, "algorithm": "sft"}, "generates nothing"),
         ({"turns": 2, "tool_spread": 7.0}, "tool spread 7"),
     ],

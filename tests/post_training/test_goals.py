@@ -13,18 +13,19 @@ from autoconfig.specs.remarks import sentences
 from click.testing import CliRunner
 
 from autoconfig.cli.main import cli
-from autoconfig.post_training.answer import RlAnswer, answer
+from autoconfig.post_training.answer import RlAnswer
 from autoconfig.post_training.frameworks import STANDARD_90
-from autoconfig.post_training.placements import placements
+from autoconfig.post_training.price import price
 from autoconfig.post_training.questions.fewest import gpu_counts, least_seconds
 from autoconfig.post_training.questions.unknowns import Unknown, band_where_said, widened
-from autoconfig.post_training.ranking import price
+from autoconfig.post_training.space import enumerate_placements
+from tests.post_training.rl_question import answered
 
 SMALL = {"model": "qwen2.5-1.5b", "group_size": 8, "response_length": 800, "max_response_length": 4096}
 
 
 def asked(**changes: object) -> RlAnswer:
-    return answer({**SMALL, "gpus": 32, "prompts": 96, **changes})
+    return answered({**SMALL, "gpus": 32, "prompts": 96, **changes})
 
 
 SEED = int(os.environ.get("AUTOCONFIG_SOAK_SEED", "38"))
@@ -33,7 +34,7 @@ SEED = int(os.environ.get("AUTOCONFIG_SOAK_SEED", "38"))
 def quickest(found: RlAnswer, gpus: int, staleness: int) -> float:
     """The quickest likely step of every placement, each priced by itself."""
     tokens = max(8192, round(found.job.tokens))
-    every = [price(found.job, one) for one in placements(found.job, gpus, tokens, staleness, 0.9)]
+    every = [price(found.job, one) for one in enumerate_placements(found.job, gpus, tokens, staleness, 0.9)]
     return min((one.seconds for one in every if one.memory.fits and one.memory.chance >= 0.9), default=float("inf"))
 
 
@@ -65,8 +66,8 @@ def test_fewest_gpus_equal_exhaustive_search_in_random_questions(count: int):
 def test_six_gpus_are_fewer_than_eight():
     """Numbers below a node that `rl` takes are tried: 420 x 8 samples divide over 6."""
     question = {"model": "qwen2.5-3b", "prompts": 420, "group_size": 8, "response_length": 1000, "max_response_length": 4096}
-    six = answer({**question, "gpus": 6, "staleness": 1}).ranked[0].seconds
-    found = answer({**question, "gpus": 8, "staleness": 1, "goal": "gpus", "steps": 360, "hours": six * 360 / 3600 + 0.01})
+    six = answered({**question, "gpus": 6, "staleness": 1}).ranked[0].seconds
+    found = answered({**question, "gpus": 8, "staleness": 1, "goal": "gpus", "steps": 360, "hours": six * 360 / 3600 + 0.01})
     assert found.gpus == 6
 
 
@@ -97,10 +98,10 @@ def test_numbers_of_gpus_are_those_that_a_question_may_have():
 def test_splits_of_many_nodes_are_all_tried():
     """20 nodes: training on 14 of them (pp=7 of 28 layers) is quicker than on any eighth or power of two."""
     question = {"model": "qwen2.5-7b", "prompts": 1024, "group_size": 16, "response_length": 3000, "max_response_length": 8192}
-    found = answer({**question, "gpus": 160, "staleness": 1, "top": 1000})
+    found = answered({**question, "gpus": 160, "staleness": 1, "top": 1000})
     assert found.ranked[0].placement.train.world_size == 112
     assert {8, 56, 64, 112, 128} < {one.placement.train.world_size for one in found.ranked if one.placement.staleness}
-    first = answer({**question, "gpus": 160, "staleness": 1, "top": 1})
+    first = answered({**question, "gpus": 160, "staleness": 1, "top": 1})
     assert first.ranked[0] == found.ranked[0] and first.considered == found.considered, "the first of few is that of all"
 
 
@@ -144,7 +145,7 @@ def test_what_is_not_said_widens_the_band_and_the_first_narrows_it_most():
     told = asked(gpus=8)
     assert told.unknowns == () and told.ranked[0].band[1] / told.ranked[0].seconds < 1.4, "at most 35 % where all is known"
     own = log(told.ranked[0].band[1] / told.ranked[0].seconds)
-    open_ = answer({"model": "qwen2.5-1.5b", "gpus": 8, "prompts": 96, "group_size": 8})
+    open_ = answered({"model": "qwen2.5-1.5b", "gpus": 8, "prompts": 96, "group_size": 8})
     first = open_.ranked[0]
     width = log(first.band[1] / first.seconds)
     assert width == pytest.approx(sqrt(own**2 + sum((STANDARD_90 * one.spread) ** 2 for one in open_.unknowns)))

@@ -14,7 +14,6 @@ from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.formats.post_training.verdict import filled_up, hanging_on, surely, turning_mean, verdict
 from autoconfig.post_training.frameworks import load_algorithm, load_framework
 from autoconfig.post_training.job import Placement, PostTrainingJob
-from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.memory import phase_memory
 from autoconfig.post_training.micro_batches import (
     DRAWN,
@@ -25,6 +24,7 @@ from autoconfig.post_training.micro_batches import (
     padded_drawn,
 )
 from autoconfig.post_training.passes import shared_tokens
+from autoconfig.post_training.samples.lengths import ResponseLengths
 
 JOB = PostTrainingJob(
     policy=load_model("qwen2.5-7b"),

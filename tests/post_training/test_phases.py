@@ -8,10 +8,10 @@ from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.simulation import SchedulerLimits, simulate
 from tables import tabled
 
-from autoconfig.post_training.answer import answer
 from autoconfig.post_training.generation import EngineShare, _drained, _engine, _requests, _stream
 from autoconfig.post_training.job import Placement
 from autoconfig.post_training.phases import PHASES, Phases, exposed, timeline
+from tests.post_training.rl_question import answered
 
 SECONDS = {
     **{"generation": 36.0, "samples": 4.0, "logprob": 5.0, "reference": 6.0},
@@ -68,7 +68,7 @@ def test_the_timeline_holds_every_phase_once_and_ends_with_the_step(given, names
 
 def test_what_binds_is_a_phase_that_the_step_waits_for():
     """Hidden generation is no bottleneck, however long it is beside the phases that hide it."""
-    found = answer({"model": "qwen2.5-7b", "gpus": 16, "top": 100, "staleness": 1}).ranked
+    found = answered({"model": "qwen2.5-7b", "gpus": 16, "top": 100, "staleness": 1}).ranked
     hidden = [one for one in found if "generation" not in exposed(one.phases, one.placement)]
     assert hidden and any(one.phases.generation > one.phases.of((one.binds,)) for one in hidden)
     for one in found:
@@ -79,7 +79,7 @@ def test_what_binds_is_a_phase_that_the_step_waits_for():
 
 def test_limits_that_never_bind_change_no_simulation():
     """Engines that differ in the room of a cache that they never fill are simulated once, and as they are."""
-    job = answer({"model": "qwen2.5-7b", "gpus": 8, "prompts": 64, "group_size": 4}).job
+    job = answered({"model": "qwen2.5-7b", "gpus": 8, "prompts": 64, "group_size": 4}).job
     _, _, table = _engine(job.policy, job.gpu, EnginePlan(tp=1, replicas=1), True)
     asked, before = EngineShare(job.responses, job.samples, job.group, job.prompt_tokens, 40), _stream.cache_info().misses
     wide = [SchedulerLimits(batch=batch, tokens=8192, kv_tokens=room) for batch, room in ((40, 4e5), (256, 4e5), (1024, 1e7))]

@@ -13,10 +13,11 @@ from tables import tabled
 
 import autoconfig
 from autoconfig.cli.main import cli
-from autoconfig.post_training import placements as post_training_placements
-from autoconfig.post_training.answer import _understand, answer, on_policy_first
-from autoconfig.post_training.ranking import PricedPlacement
-from autoconfig.post_training.ranking import ranked as by_time
+from autoconfig.post_training import space
+from autoconfig.post_training.answer import on_policy_first
+from autoconfig.post_training.price import PricedPlacement
+from autoconfig.post_training.rank import Prices, rank
+from tests.post_training.rl_question import answered, understood
 
 SEVEN = {
     "model": "qwen2.5-7b",
@@ -35,13 +36,13 @@ def asked(*words: str):
 
 
 def ranked(**question):
-    return answer(question).ranked
+    return answered(question).ranked
 
 
 @pytest.fixture(scope="module")
 def seven():
     """The answer to SEVEN, which no test changes."""
-    return answer(SEVEN)
+    return answered(SEVEN)
 
 
 def test_engines_of_one_gpu_come_first_for_7b_on_8_h100():
@@ -93,19 +94,19 @@ def test_bad_questions_are_refused_with_what_is_allowed(wrong, said):
 def test_openrlhf_compares_several_responses_of_a_prompt():
     """Its own default of one response is that of PPO."""
     asked = {"model": "llama3-8b", "gpus": 8, "framework": "openrlhf"}
-    groups = {name: _understand({**asked, "algorithm": name}, [], True)[0].group for name in ("grpo", "ppo", "reinforce++")}
+    groups = {name: understood({**asked, "algorithm": name}).job.group for name in ("grpo", "ppo", "reinforce++")}
     assert groups == {"grpo": 8, "ppo": 1, "reinforce++": 1}
 
 
 def test_a_ninth_node_may_generate_beside_eight_that_train():
     """One more node must not look worse because 9 nodes do not halve."""
-    found = answer({"model": "llama3-8b", "gpus": 72, "prompts": 576, "top": 1000, "staleness": 1})
+    found = answered({"model": "llama3-8b", "gpus": 72, "prompts": 576, "top": 1000, "staleness": 1})
     assert {one.placement.train.world_size for one in found.ranked if not one.placement.colocated} >= {64, 32}
 
 
 @pytest.mark.parametrize("name", ["nemotron-3-nano", "qwen3-next-80b-a3b"])
 def test_hybrids_are_planned(name):
-    found = answer({"model": name, "gpus": 64})
+    found = answered({"model": name, "gpus": 64})
     assert found.ranked and any("recurrent layers" in said for said in sentences(found.assumed))
     one = found.ranked[0]
     assert one.phases.generation > 0 and one.phases.training > 0 and one.memory.fits
@@ -120,22 +121,22 @@ def test_a_packed_micro_batch_holds_the_longest_sample():
 def test_placements_with_the_asked_chance_to_fit_come_first():
     """A larger share for the engine generates faster and may not fit: of equal placements the likely one stands for them."""
     asked = {"model": "qwen2.5-7b", "gpus": 8, "framework": "trl", "top": 50}
-    likely, any_chance = answer(asked), answer({**asked, "fit_chance": 0})
+    likely, any_chance = answered(asked), answered({**asked, "fit_chance": 0})
     assert likely.fit_chance == 0.9 and likely.fit_chance_met and not likely.remedy
     assert all(one.memory.chance >= 0.9 for one in likely.ranked)
     assert any_chance.ranked[0].memory.chance < 0.9 and any_chance.ranked[0].seconds <= likely.ranked[0].seconds
     assert likely.riskier is None or likely.riskier.seconds < likely.ranked[0].seconds
-    assert answer({**asked, "fit_chance": "90%"}).ranked == likely.ranked
+    assert answered({**asked, "fit_chance": "90%"}).ranked == likely.ranked
     for wrong in (1.0, "most", -0.1, 95):
         with pytest.raises(InputError, match="--fit-chance"):
-            answer({**asked, "fit_chance": wrong})
+            answered({**asked, "fit_chance": wrong})
 
 
 def test_where_no_placement_is_likely_to_fit_the_answer_says_what_to_change():
     asked = {"model": "qwen2.5-7b", "gpus": 3, "framework": "trl", "max_response_length": 2048}
-    found = answer(asked)
+    found = answered(asked)
     assert found.ranked and not found.fit_chance_met and found.riskier is None
-    assert found.remedy == "6 GPUs fit (--gpus 6)" and answer({**asked, "gpus": 6}).fit_chance_met
+    assert found.remedy == "6 GPUs fit (--gpus 6)" and answered({**asked, "gpus": 6}).fit_chance_met
     shown = CliRunner().invoke(cli, ["rl", *(f"--{key.replace('_', '-')}={value}" for key, value in asked.items())])
     assert shown.exit_code == 0 and "No placement has a chance to fit of 90%" in shown.output
     assert found.remedy in shown.output
@@ -152,10 +153,10 @@ def test_a_likelier_plan_follows_where_the_reference_takes_the_chance_of_the_qui
     """Its own memory has 90 %, with the reference beside it 69 %: a plan of twice the step came first."""
     asked = {"model": "llama3-70b", "gpu": "h200", "gpus": 64, "framework": "nemo-rl", "prompts": 128, "group_size": 16}
     asked |= {"response_length": 2000, "max_response_length": 16384, "staleness": 1}
-    job, gpus, tokens, staleness = _understand(asked, [], True)
-    quick = answer(asked).ranked[0]
-    monkeypatch.setattr(post_training_placements, "PLANS_KEPT", 8)
-    best = next(one for one in by_time(job, gpus, tokens, staleness) if one.memory.fits and one.memory.chance >= 0.9)
+    question = understood(asked)
+    quick = answered(asked).ranked[0]
+    monkeypatch.setattr(space, "PLANS_KEPT", 8)
+    best = next(one for one in rank(Prices.of(question), question.gpus) if one.memory.fits and one.memory.chance >= 0.9)
     assert best.seconds <= quick.seconds <= 1.06 * best.seconds
 
 
@@ -178,18 +179,18 @@ def test_a_minibatch_that_no_placement_divides_is_said_with_what_fits(gpus, prom
 
 def test_what_a_host_holds_is_an_option(seven):
     """A 7B that waits takes about 400 GiB of a host: with less it does not wait; on 2 TiB, what is assumed, nothing changes."""
-    free, (same, small) = seven, (answer({**SEVEN, "host_memory": size}) for size in ("2TiB", "256GiB"))
+    free, (same, small) = seven, (answered({**SEVEN, "host_memory": size}) for size in ("2TiB", "256GiB"))
     assert free.ranked == same.ranked and free.ranked[0].memory.host_bytes > 256 * 2**30
     assert small.ranked and all(one.memory.host_bytes <= 256 * 2**30 for one in small.ranked)
     assert small.ranked[0].seconds > free.ranked[0].seconds
     with pytest.raises(InputError, match="--host-memory: size 'much'"):
-        answer({**SEVEN, "host_memory": "much"})
+        answered({**SEVEN, "host_memory": "much"})
     with pytest.raises(InputError, match="--host-memory"):
-        answer({**SEVEN, "host_memory": float("nan")})
+        answered({**SEVEN, "host_memory": float("nan")})
 
 
 def test_more_host_memory_is_a_remedy_where_hosts_are_what_lacks():
-    short = answer({"model": "qwen3-235b-a22b", "gpus": 64, "host_memory": "256GiB"})
+    short = answered({"model": "qwen3-235b-a22b", "gpus": 64, "host_memory": "256GiB"})
     assert not short.ranked and short.remedy == (
         "128 GPUs fit (--gpus 128), or 1TiB of host memory a node (--host-memory 1TiB)"
     )
@@ -211,7 +212,7 @@ def test_a_first_placement_off_policy_is_said_with_the_step_on_policy():
 
 def test_within_a_tie_the_first_is_on_policy():
     """Samples of older weights are no better for less than the tie (6 %), and are for more."""
-    own = answer({"model": "qwen3-8b", "gpus": 8}).ranked[0]
+    own = answered({"model": "qwen3-8b", "gpus": 8}).ranked[0]
 
     def ahead(saved: float) -> PricedPlacement:
         placed = replace(own.placement, colocated=False, staleness=1)
@@ -220,6 +221,6 @@ def test_within_a_tie_the_first_is_on_policy():
     for saved, first in ((0.006, own), (0.05, own), (0.1, ahead(0.1))):
         assert on_policy_first([ahead(saved), own])[0] == first
     assert on_policy_first([]) == [] and on_policy_first([own, ahead(0.0)]) == [own, ahead(0.0)]
-    found = answer({"model": "qwen3-8b", "gpus": 32, "staleness": 1, "top": 1000})
+    found = answered({"model": "qwen3-8b", "gpus": 32, "staleness": 1, "top": 1000})
     steps = [one.placement.staleness for one in found.ranked[: found.ties]]
     assert steps == sorted(steps)

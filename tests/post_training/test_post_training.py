@@ -18,10 +18,10 @@ from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.post_training.frameworks import STANDARD_90, PhaseConstants, load_algorithm, load_framework, shipped_constants
 from autoconfig.post_training.generation import generate
 from autoconfig.post_training.job import USUAL_HOST_BYTES, Placement, PostTrainingJob
-from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.memory import PhaseMemory, phase_memory
 from autoconfig.post_training.passes import microbatches, pass_seconds, training_seconds
-from autoconfig.post_training.step import priced_phases, scaled
+from autoconfig.post_training.price import priced_phases, scaled
+from autoconfig.post_training.samples.lengths import ResponseLengths
 from autoconfig.runs.post_training_row import read_case
 from autoconfig.runs.predict_post_training import predict_file, predict_rows
 from validation.fit.post_training_fit import errors as measured_over_priced

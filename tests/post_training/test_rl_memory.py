@@ -36,7 +36,7 @@ MEGATRON = f"{ACTOR}.megatron"
 @pytest.fixture(autouse=True)
 def unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check finds no placement beside that of the file, of which nothing is asked here."""
-    monkeypatch.setattr("autoconfig.formats.post_training.check.ranked", lambda *_: [])
+    monkeypatch.setattr("autoconfig.formats.post_training.check.rank", lambda *_: [])
 
 
 def random_file(rng: random.Random) -> tuple[str, dict[str, object]]:

@@ -18,7 +18,7 @@ GIVEN = {"model": "qwen3-30b-a3b", "gpu": "h100"}
 @pytest.fixture(autouse=True)
 def unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check finds no placement beside that of the file, of which nothing is asked here."""
-    monkeypatch.setattr("autoconfig.formats.post_training.check.ranked", lambda *_: [])
+    monkeypatch.setattr("autoconfig.formats.post_training.check.rank", lambda *_: [])
 
 
 def run_of(text: str, **given: object):

@@ -19,7 +19,7 @@ SWIFT = """NPROC_PER_NODE=8 swift rlhf --rlhf_type grpo --model Qwen/Qwen2.5-7B-
 @pytest.fixture(autouse=True)
 def unsearched(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check finds no placement beside that of the file, of which nothing is asked here."""
-    monkeypatch.setattr("autoconfig.formats.post_training.check.ranked", lambda *_: [])
+    monkeypatch.setattr("autoconfig.formats.post_training.check.rank", lambda *_: [])
 
 
 def run_of(text: str, **given: object):

@@ -13,10 +13,10 @@ from autoconfig.specs.serve_plan import EnginePlan
 
 from autoconfig.post_training.frameworks import PhaseConstants, load_algorithm, load_framework
 from autoconfig.post_training.job import Placement, PostTrainingJob
-from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.passes import microbatches, scenario_of
 from autoconfig.post_training.phases import Phases
-from autoconfig.post_training.step import scaled
+from autoconfig.post_training.price import scaled
+from autoconfig.post_training.samples.lengths import ResponseLengths
 from autoconfig.post_training.weight_sync import checkpoint_tensors, load_method, method_names, sync_seconds
 from autoconfig.runs.post_training_row import read_case
 from validation.sheets.rl_strangers import judged, publisher_of, recipe_of

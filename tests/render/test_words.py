@@ -147,7 +147,7 @@ def options(given: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize(("command", "name", "text"), list(inputs()))
 def test_no_answer_on_a_file_hangs_on_words(command, name, text, tmp_path, monkeypatch):
-    monkeypatch.setattr(rl_check, "ranked", lambda *_: [])
+    monkeypatch.setattr(rl_check, "rank", lambda *_: [])
     file = tmp_path / (name or "file")
     file.write_text(text, encoding="utf-8")
     verbose = [] if command == ["model"] else ["--verbose"]

@@ -10,12 +10,12 @@ from autoconfig import keywords
 from autoconfig.formats.check import read_any
 from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest
-from autoconfig.post_training.answer import answer
 from autoconfig.runs.predict import predict_rows, read_table
 from autoconfig.runs.predict_post_training import predict_rows as predict_post_training
 from autoconfig.runs.table import columns_of
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import plan_of, request_of, understand
+from tests.post_training.rl_question import answered
 
 ASKED = {"model": "llama3-8b", "gpu": "h100", "gpus": 8, "seq_length": 4096, "global_batch_size": 64}
 CELLS = {"seq_length": "seq", "global_batch_size": "gbs"}
@@ -85,7 +85,7 @@ def test_the_field_changes_the_answer_in_a_question_and_in_a_cell_alike(name):
 def test_passes_for_log_probabilities_have_a_micro_batch_of_their_own():
     assert "logprob_micro_batch" in keywords.RlKeywords.__annotations__ and "logprob_micro_batch" in columns_of("post_training")
     asked = {"model": "qwen2.5-7b", "gpus": 8, "gpu": "h100", "response_length": 1024, "prompt_length": 512, "top": 1}
-    plain, small = (answer({**asked, "logprob_micro_batch": size}).ranked[0] for size in (None, 1024))
+    plain, small = (answered({**asked, "logprob_micro_batch": size}).ranked[0] for size in (None, 1024))
     assert small.phases.logprob > plain.phases.logprob
 
 

@@ -19,6 +19,11 @@ def search(request, other):
     return [rank(1, plan=one) for one in found]
 def unseen(request):
     return order(request)
+def again(request):
+    order(request)
+    return later(request)
+def later(request):
+    return request
 """,
     "training/rank.py": "def order(plans): return plans",
     "serving/rank.py": """
@@ -37,5 +42,6 @@ def test_what_is_made_of_a_parameter_is_followed_and_nothing_else(tmp_path):
         (tmp_path / "autoconfig" / name).write_text(text)
     walk = Walk("autoconfig.training.answer", "search", "request", tmp_path)
     assert walk.steps == ["autoconfig.training.answer", "autoconfig.planning.names", "autoconfig.serving.rank"]
-    assert walk.climbs == [("autoconfig.planning.names", "autoconfig.serving.rank")]
+    assert walk.climbs == [("autoconfig.planning.names", "autoconfig.serving.rank")] and walk.returns == 0
     assert Walk("autoconfig.training.answer", "search", "other", tmp_path).steps[1:] == ["autoconfig.training.rank"]
+    assert Walk("autoconfig.training.answer", "again", "request", tmp_path).returns == 1

@@ -14,7 +14,7 @@ from scipy.optimize import least_squares
 from autoconfig.post_training.frameworks import FACTORS, STANDARD_90, Constants, constants_of
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.phases import REST, Phases
-from autoconfig.post_training.step import class_marks, priced_phases, scaled
+from autoconfig.post_training.price import class_marks, priced_phases, scaled
 from autoconfig.runs.post_training_row import read_case
 from autoconfig.runs.table import Row, cell, number
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,17 @@ from autoconfig.formats.post_training.verdict import (
 from autoconfig.formats.tree import NotKnown, Section, load_yaml
 from autoconfig.formats.writers.trl import LAUNCH
 from autoconfig.megatron.check_input import read_settings
+from autoconfig.planning.request_fields import POST_TRAINING_FILE
+from autoconfig.planning.resolve import check_bounds, field_values
 from autoconfig.planning.work import bounded, spend
-from autoconfig.post_training.answer import agents_of, fit_chance_of, host_memory_of
 from autoconfig.post_training.frameworks import Constants, load_algorithm
 from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.post_training.price import PricedPlacement, price
+from autoconfig.post_training.question import FIT_CHANCE, SampleRequest
 from autoconfig.post_training.questions.unknowns import Unknown, unknowns, widened
-from autoconfig.post_training.ranking import FIT_CHANCE, PricedPlacement, price, ranked
+from autoconfig.post_training.rank import Prices, rank
 from autoconfig.specs.errors import GIB, InputError, chance_text, option, option_name
 from autoconfig.specs.files import read_text
-from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.time_model.hardware.efficiency import efficiency_of
 
@@ -42,6 +44,23 @@ BETTER = 0.98
 LIKELIER = 0.01
 """And where none has the asked chance to fit, from so much more of it on."""
 TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RlFileRequest(SampleRequest):
+    """What the person or program says beside a file, unread. None means not given."""
+
+    set: tuple[str, ...] = ()
+    """Keys of the file in place of their own values."""
+    version: str | None = None
+    """Release whose keys are taken; None: the newest that is known."""
+
+
+def file_request(given: Mapping[str, Any]) -> RlFileRequest:
+    """The request of what any edge was given, by the names of the fields. Raises InputError."""
+    request = RlFileRequest(**field_values(POST_TRAINING_FILE, given))
+    check_bounds(POST_TRAINING_FILE, request)
+    return request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,48 +145,69 @@ class RlCheck:
 @bounded()
 def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -> tuple[Recognised, RlRun]:
     """The run of the text of a file in `folder`. Raises InputError or UnsupportedError saying what is read."""
-    settings = read_settings(tuple(given.get("set") or ()))
-    shell = {name: value for name, value in settings.items() if re.search(rf"\$(?:{name}\b|\{{{name}\b)", text)}
-    document = replace(recognise(text, folder, shell), asked=tuple(key for key in settings if key not in shell))
-    section = document.section
-    section.flat |= {key: load_yaml(said) for key, said in settings.items() if key not in shell or key in section.flat}
-    notes: list[Remark] = []
-    named = [key for key in MODELS[document.framework] if key in section.flat] or MODELS[document.framework][:1]
-    for key in named:
-        value = section.flat.get(key)
-        if given.get("model"):
-            section.flat[key] = given["model"]
-        elif isinstance(value, NotKnown) and (found := _by_its_end(value.text)):
-            section.flat[key] = found
-            notes.append(Remark("model", found, f"as {value.text[:80]} ends", Effect.EVERYTHING))
-        elif isinstance(value, NotKnown) or value == PLACEHOLDER:
-            raise InputError(f"{key} is not known, as the file leaves it to who starts it: say {option('model')} NAME")
-    if document.framework == "verl":
-        run = verl.read(section, document.config_name, given.get("version"))
-    elif document.framework == "nemo-rl":
-        run = nemo_rl.read(section)
-    elif document.framework == "openrlhf":
-        alone = document.config_name == "train_ppo"
-        if alone and not (given.get("gpus") or document.gpus):
-            raise InputError("openrlhf.cli.train_ppo does not say its GPUs: say --gpus N")
-        run = openrlhf.read(section, given.get("version"), (given.get("gpus") or document.gpus) if alone else None)
-    elif document.framework == "slime":
-        run = slime.read(section, ahead=document.config_name == "train_async")
-    elif document.framework == "swift":
-        run = swift.read(section, given.get("gpus") or document.gpus)
-    else:
-        run = trl.read(section, given.get("gpus"), given.get("version"))
+    return _read(text, file_request(given), folder)
+
+
+def _read(text: str, request: RlFileRequest, folder: Path | None) -> tuple[Recognised, RlRun]:
+    document = _with_settings(text, request, folder)
+    notes = _name_the_model(document, request)
+    run = READERS[document.framework](document, request)
     run.prompt_mean, run.response_mean = said_lengths(text)
     run.agents = said_agents(text)
-    run.notes += [*notes, *document.notes, *_gpus_of(document.framework, run, given.get("gpus"))]
+    run.notes += [*notes, *document.notes, *_gpus_of(document.framework, run, request.gpus)]
     return document, run
 
 
-def _several_turns(run: RlRun, given: Mapping[str, Any]) -> None:
+def _with_settings(text: str, request: RlFileRequest, folder: Path | None) -> Recognised:
+    """The file's settings with those that the caller says instead: of its variables, and of its keys."""
+    settings = read_settings(request.set)
+    shell = {name: value for name, value in settings.items() if re.search(rf"\$(?:{name}\b|\{{{name}\b)", text)}
+    document = replace(recognise(text, folder, shell), asked=tuple(key for key in settings if key not in shell))
+    flat = document.section.flat
+    flat |= {key: load_yaml(value) for key, value in settings.items() if key not in shell or key in flat}
+    return document
+
+
+def _name_the_model(document: Recognised, request: RlFileRequest) -> list[Remark]:
+    """Put the caller's model, or the catalogue's whose name ends its path, in place of one that is not known. Raises
+    InputError where none is known."""
+    flat, keys, remarks = document.section.flat, MODELS[document.framework], []
+    for key in [key for key in keys if key in flat] or keys[:1]:
+        value = flat.get(key)
+        if request.model:
+            flat[key] = request.model
+        elif isinstance(value, NotKnown) and (name := _by_its_end(value.text)):
+            flat[key] = name
+            remarks.append(Remark("model", name, f"as {value.text[:80]} ends", Effect.EVERYTHING))
+        elif isinstance(value, NotKnown) or value == PLACEHOLDER:
+            raise InputError(f"{key} is not known, as the file leaves it to who starts it: say {option('model')} NAME")
+    return remarks
+
+
+def _openrlhf(document: Recognised, request: RlFileRequest) -> RlRun:
+    """Of train_ppo_ray, or of train_ppo, which does not say its GPUs."""
+    gpus = request.gpus or document.gpus if document.config_name == "train_ppo" else None
+    if gpus is None and document.config_name == "train_ppo":
+        raise InputError("openrlhf.cli.train_ppo does not say its GPUs: say --gpus N")
+    return openrlhf.read(document.section, request.version, gpus)
+
+
+READERS: dict[str, Callable[[Recognised, RlFileRequest], RlRun]] = {
+    "verl": lambda document, request: verl.read(document.section, document.config_name, request.version),
+    "nemo-rl": lambda document, request: nemo_rl.read(document.section),
+    "openrlhf": _openrlhf,
+    "slime": lambda document, request: slime.read(document.section, ahead=document.config_name == "train_async"),
+    "swift": lambda document, request: swift.read(document.section, request.gpus or document.gpus),
+    "trl": lambda document, request: trl.read(document.section, request.gpus, request.version),
+}
+
+
+def _several_turns(run: RlRun, request: RlFileRequest) -> None:
     """What samples do between turns: as the question says, else as a remark of our own files says. Raises InputError."""
-    asked = agents_of(given, load_algorithm(run.algorithm), run.notes)
-    if asked.turns > 1:
-        run.agents = asked
+    agents, remarks = request.agents(load_algorithm(run.algorithm))
+    run.notes += remarks
+    if agents.turns > 1:
+        run.agents = agents
     elif run.many_turns and run.agents.turns == 1:
         why = "samples have several turns, priced as one: say --turns and --tool-time"
         run.notes.append(note(why, Effect.TIME))
@@ -205,14 +245,14 @@ def check_file(path: Path, given: Mapping[str, Any], constants: Constants | None
     return check_text(read_text(path, WANTED), given, constants, launch, path.parent)
 
 
-def _launched(text: str, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """(what is given with the GPUs of accelerate's file, what of the file is said)."""
+def _launched(text: str, request: RlFileRequest) -> tuple[RlFileRequest, str]:
+    """(the request with the GPUs of accelerate's file, what of the file is said)."""
     values = load_yaml(text)
-    processes = values.get("num_processes") if isinstance(values, dict) else None
-    if not isinstance(values, dict) or not isinstance(processes, int) or isinstance(processes, bool):
+    processes = _count(values, "num_processes")
+    if processes is None:
         raise InputError(f"{LAUNCH} beside it says no num_processes: correct it, or move it away and say {option('gpus')} N")
-    machines = values.get("num_machines")
-    if isinstance(machines, int) and not isinstance(machines, bool) and machines > 0 and processes % machines:
+    machines = _count(values, "num_machines") or 0
+    if machines > 0 and processes % machines:
         raise InputError(
             f"{LAUNCH} beside it has {processes:,} processes on {machines:,} machines, which do not share them evenly: "
             "num_processes counts those of all machines"
@@ -221,10 +261,16 @@ def _launched(text: str, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], s
     stage = engine.get("zero_stage") if isinstance(engine, dict) else None
     kind = str(values.get("distributed_type", "NO")).upper()
     other = "" if (kind, stage) == ("DEEPSPEED", 3) else f"; its {kind} is priced as ZeRO-3 over all of them"
-    if given.get("gpus"):
-        counts = f", {option_name('gpus')} {given['gpus']:,} counts" if given["gpus"] != processes else ""
-        return given, f"{LAUNCH} beside it is for {processes:,} GPUs{counts}{other}"
-    return {**given, "gpus": processes}, f"{processes:,} GPUs, as {LAUNCH} beside it says{other}"
+    if request.gpus:
+        counts = f", {option_name('gpus')} {request.gpus:,} counts" if request.gpus != processes else ""
+        return request, f"{LAUNCH} beside it is for {processes:,} GPUs{counts}{other}"
+    return replace(request, gpus=processes), f"{processes:,} GPUs, as {LAUNCH} beside it says{other}"
+
+
+def _count(values: Any, key: str) -> int | None:
+    """The whole number of this key; None where it has none."""
+    value = values.get(key) if isinstance(values, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 @bounded()
@@ -237,42 +283,42 @@ def check_text(
 ) -> RlCheck:
     """The same of a file's text; `launch`: that of accelerate's file beside one of TRL, `folder`: where what it lies over is
     looked for."""
-    beside = ""
+    request, beside = file_request(given), ""
     if launch and recognise(text, folder).framework == "trl":
-        given, beside = _launched(launch, given)
-    document, run = read_file(text, given, folder)
+        request, beside = _launched(launch, request)
+    document, run = _read(text, request, folder)
     run.notes += [note(beside, Effect.EVERYTHING)] if beside else []
-    gpu = load_gpu(str(given.get("gpu") or "h100"))
-    if not given.get("gpu"):
+    gpu = request.gpu_spec
+    if not request.gpu:
         run.notes.append(Remark("gpu", gpu.id, "", Effect.EVERYTHING))
-    version = version_of(run.framework, given.get("version") or run.version)
+    version = version_of(run.framework, request.version or run.version)
     odd = _odd(document, run, version)
+    check = RlCheck(
+        run=run,
+        version=version,
+        unknown=tuple(odd),
+        unread=_unread(document, odd),
+        broken=tuple(_refused(document, run, version)),
+        fit_chance=request.fit_chance,
+    )
+    if check.broken:
+        return check
+    _several_turns(run, request)
+    job = job_of(run, gpu, request.prompt_length, request.response_length, request.like, download=request.download)
+    job = replace(job, host_memory_bytes=request.host_bytes)
+    placement = placement_of(run, job.tokens)
+    check = replace(check, job=job, broken=tuple(broken_of_model(run, job, placement)))
+    return check if check.broken else _priced(check, job, placement, constants)
+
+
+def _refused(document: Recognised, run: RlRun, version: str) -> list[str]:
+    """What cannot run, whatever the model is."""
     wrong = broken(run)
     if run.algorithm == "dapo" and not wrong:
         run.notes.append(note("no KL term: no pass of a reference, priced as dapo"))
     if document.given and (lacking := lacking_keys(run.framework, version, document.given)):
         wrong.append(f"{run.framework} {version} requires {', '.join(lacking)}: give them, or `defaults:` that have them")
-    unread = _unread(document, odd)
-    if wrong:
-        return RlCheck(run=run, version=version, unknown=tuple(odd), unread=unread, broken=tuple(wrong))
-    _several_turns(run, given)
-    job = job_of(
-        run,
-        gpu,
-        given.get("prompt_length"),
-        given.get("response_length"),
-        given.get("like"),
-        download=bool(given.get("download")),
-    )
-    job = replace(job, host_memory_bytes=host_memory_of(given))
-    placement = placement_of(run, job.tokens)
-    wrong = broken_of_model(run, job, placement)
-    if wrong:
-        return RlCheck(run=run, version=version, unknown=tuple(odd), unread=unread, broken=tuple(wrong), job=job)
-    legal = RlCheck(
-        run=run, version=version, unknown=tuple(odd), unread=unread, broken=(), job=job, fit_chance=fit_chance_of(given)
-    )
-    return _priced(legal, job, placement, constants)
+    return wrong
 
 
 def _priced(legal: RlCheck, job: PostTrainingJob, placement: Placement, constants: Constants | None) -> RlCheck:
@@ -282,11 +328,11 @@ def _priced(legal: RlCheck, job: PostTrainingJob, placement: Placement, constant
     run.notes += copies_of(job, priced)
     tokens = placement.tokens_per_gpu or max(8192, round(job.tokens))
     same = replace(job, framework=replace(job.framework, back_ends=(run.back_end,)))
-    found = ranked(same, placement.gpus, tokens, placement.staleness, constants, chance)
-    better = _better(priced, [one for one in found if one.memory.fits], chance)
+    prices = Prices(same, tokens, placement.staleness, constants, chance)
+    better = _better(priced, [one for one in rank(prices, placement.gpus) if one.memory.fits], chance)
     assumed = any(one.field == "response_length" for one in run.notes) and job.algorithm.generates
     unsaid = ["response_length"] * assumed + ["version"] * (not run.engine_mode_said)
-    missing = tuple(unknowns(job, priced, unsaid, constants))
+    missing = tuple(unknowns(prices.changed(job), priced, unsaid))
     overall = chance_over_means(job, priced) if assumed else priced.memory.chance
     filled, fewer = _surer(job, priced, run, legal.version, chance, overall)
     return replace(

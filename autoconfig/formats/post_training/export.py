@@ -11,7 +11,7 @@ from autoconfig.formats.writers.trl import LAUNCH
 from autoconfig.planning.export_files import MARK, WrittenExport, check_folder, write_export
 from autoconfig.post_training.frameworks import load_algorithm, load_framework
 from autoconfig.post_training.job import Placement, PostTrainingJob
-from autoconfig.post_training.ranking import PricedPlacement
+from autoconfig.post_training.price import PricedPlacement
 from autoconfig.specs.errors import UnsupportedError, option
 
 WRITERS = {

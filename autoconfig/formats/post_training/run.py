@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from autoconfig.formats.tree import NotKnown
 from autoconfig.planning.resolve import read_model
-from autoconfig.post_training.agents.rollout import ONE_TURN, Agents
 from autoconfig.post_training.frameworks import load_algorithm, load_framework, section
 from autoconfig.post_training.job import (
     AS_TRAINING,
@@ -18,8 +17,9 @@ from autoconfig.post_training.job import (
     prompt_room,
     require_decoder,
 )
-from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.passes import PACKED
+from autoconfig.post_training.samples.lengths import ResponseLengths
+from autoconfig.post_training.samples.rollout import ONE_TURN, Agents
 from autoconfig.specs.errors import FileError
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec

@@ -28,7 +28,7 @@ from autoconfig.post_training.micro_batches import (
     tokens_drawn,
 )
 from autoconfig.post_training.passes import Microbatches, microbatches, pass_plan, shared_tokens
-from autoconfig.post_training.ranking import PricedPlacement, price
+from autoconfig.post_training.price import PricedPlacement, price
 from autoconfig.specs.errors import chance_text
 from autoconfig.specs.layouts import divisors
 from autoconfig.specs.plan import TrainPlan

@@ -7,29 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from autoconfig.post_training.job import PostTrainingJob
-from autoconfig.post_training.ranking import PricedPlacement, Prices
+from autoconfig.post_training.price import PricedPlacement
+from autoconfig.post_training.question import Deadline
+from autoconfig.post_training.rank import Prices
 from autoconfig.specs.models.parameters import active_matmul_parameters
 
 FLOPS_PER_PARAMETER = 4.0
 """Of a token in forward and backward at the least: 2 forward, 2 for what flows back; frozen weights have no gradients (Hu et
 al. 2021, arXiv:2106.09685)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Deadline:
-    """Steps that must be done in these hours."""
-
-    hours: float
-    steps: int
-
-    @property
-    def step_seconds(self) -> float:
-        """Most seconds of a step."""
-        return self.hours * 3600.0 / self.steps
-
-    def hours_of(self, step_seconds: float) -> float:
-        """Of all steps."""
-        return step_seconds * self.steps / 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +56,7 @@ def _quickest(prices: Prices, counts: Iterable[int]) -> Tried | None:
         most = best.seconds if best else math.inf
         if least_seconds(prices.job, gpus) >= most or _bound(prices, gpus) >= most:
             continue
-        one = prices.first(gpus, prices.likely)
+        one = prices.first_likely(gpus)
         if one and one.seconds < most:
             best = Tried(gpus=gpus, first=one, considered=len(prices.placements(gpus)))
     return best
@@ -88,8 +73,8 @@ def fewest(prices: Prices, most: int, deadline: Deadline) -> tuple[Tried | None,
     for at, gpus in enumerate(counts):
         if least_seconds(prices.job, gpus) > deadline.step_seconds or _bound(prices, gpus) > deadline.step_seconds:
             continue
-        one = prices.first(gpus, prices.likely)
+        one = prices.first_likely(gpus)
         if one and one.seconds <= deadline.step_seconds:
-            found = Tried(gpus=gpus, first=one, considered=len(prices.placements(gpus)))
-            return found, _quickest(prices, counts[:at])
+            enough = Tried(gpus=gpus, first=one, considered=len(prices.placements(gpus)))
+            return enough, _quickest(prices, counts[:at])
     return None, _quickest(prices, counts)

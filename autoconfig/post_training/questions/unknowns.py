@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import exp, hypot, log, sqrt
 
-from autoconfig.post_training.frameworks import STANDARD_90, Constants, section
+from autoconfig.post_training.frameworks import STANDARD_90, section
 from autoconfig.post_training.job import Placement, PostTrainingJob
-from autoconfig.post_training.ranking import PricedPlacement, price
+from autoconfig.post_training.price import PricedPlacement
+from autoconfig.post_training.rank import Prices
 
 LEAST = 1e-3
 """Of ln(step), below which nothing is said."""
@@ -23,22 +24,21 @@ class Unknown:
     """Standard deviation of ln(step) that it brings."""
 
 
-def unknowns(
-    job: PostTrainingJob, first: PricedPlacement, unsaid: Iterable[str], known: Constants | None = None
-) -> list[Unknown]:
+def unknowns(prices: Prices, first: PricedPlacement, unsaid: Iterable[str]) -> list[Unknown]:
     """Of `unsaid` fields those that move the step of this placement, the one that moves it most first.
 
     Each is priced one standard deviation of published runs below and above what was assumed (data/post_training.toml,
     `[unknowns]`), a framework's release with eager engines and with CUDA graphs; half of the difference of ln(step) is what it
     brings.
     """
-    found = []
+    moving = []
     for name in unsaid:
-        seconds = [price(one, placed, known).seconds for one, placed in _sides(job, first.placement, name)]
-        spread = abs(log(seconds[1] / seconds[0])) / 2.0
+        sides = _sides(prices.job, first.placement, name)
+        low, high = (prices.changed(job).price(placed).seconds for job, placed in sides)
+        spread = abs(log(high / low)) / 2.0
         if spread > LEAST:
-            found.append(Unknown(field=name, spread=spread))
-    return sorted(found, key=lambda one: -one.spread)
+            moving.append(Unknown(field=name, spread=spread))
+    return sorted(moving, key=lambda one: -one.spread)
 
 
 def _sides(job: PostTrainingJob, placed: Placement, name: str) -> list[tuple[PostTrainingJob, Placement]]:
@@ -55,10 +55,10 @@ def _sides(job: PostTrainingJob, placed: Placement, name: str) -> list[tuple[Pos
     return [(replace(job, agents=replace(job.agents, tool_seconds=seconds)), placed) for seconds in spread]
 
 
-def widened(one: PricedPlacement, found: Iterable[Unknown]) -> PricedPlacement:
+def widened(one: PricedPlacement, unsaid: Iterable[Unknown]) -> PricedPlacement:
     """The placement with the band of its constants and of what is not known, which are independent."""
     own = log(one.band[1] / one.seconds)
-    width = exp(hypot(own, *(STANDARD_90 * unknown.spread for unknown in found)))
+    width = exp(hypot(own, *(STANDARD_90 * unknown.spread for unknown in unsaid)))
     return replace(one, band=(one.seconds / width, one.seconds * width))
 
 

@@ -8,8 +8,8 @@ from rich.markup import escape
 from autoconfig.planning.money import money_text
 from autoconfig.post_training.answer import RlAnswer
 from autoconfig.post_training.answer_json import kind_of
+from autoconfig.post_training.price import PricedPlacement
 from autoconfig.post_training.questions.unknowns import band_where_said
-from autoconfig.post_training.ranking import PricedPlacement
 from autoconfig.render.blocks import NO, START, Blocks, capital, fit_text
 from autoconfig.render.post_training import COST, met_text, phases_text, placed_text, show_placements
 from autoconfig.render.screen import show_assumptions

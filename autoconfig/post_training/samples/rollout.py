@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoconfig.post_training.lengths import Vector, deviations
+from autoconfig.post_training.samples.lengths import Vector, deviations
 from autoconfig.specs.errors import InputError
 from autoconfig.time_model.serving.simulation import IterationTable, Requests, Scheduler, SchedulerLimits
 

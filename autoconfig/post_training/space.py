@@ -171,7 +171,7 @@ def engine_plans(job: PostTrainingJob, gpus: int, share: float) -> list[EnginePl
     return found[:4] or [EnginePlan(tp=sizes[-1], replicas=gpus // sizes[-1])]
 
 
-def placements(
+def enumerate_placements(
     job: PostTrainingJob, gpus: int, tokens: int, staleness: int, fit_chance: float = 0.0, held: Held | None = None
 ) -> Iterator[Placement]:
     """All placements of the job, memory not looked at but for training alone, of which `held` keeps what was found."""

@@ -1,1 +1,0 @@
-"""Rollouts of agents: samples of several turns with tools between them."""
