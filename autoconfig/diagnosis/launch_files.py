@@ -7,7 +7,7 @@ import re
 
 from autoconfig.formats.readers.bridge import is_list
 from autoconfig.formats.recognise import UnknownFormat, recognise
-from autoconfig.formats.tree import load_toml, load_yaml
+from autoconfig.maps.tree import load_toml, load_yaml
 from autoconfig.planning.export_files import MADE_BY
 from autoconfig.specs.errors import InputError, UnsupportedError
 

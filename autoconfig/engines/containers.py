@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoconfig.engines.commands import STARTED
-from autoconfig.formats.tree import load_yaml
+from autoconfig.maps.tree import load_yaml
 from autoconfig.specs.errors import InputError
 
 ENV_FILE = ".env"

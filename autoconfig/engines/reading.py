@@ -23,7 +23,7 @@ from autoconfig.engines.containers import (
     yaml_containers,
 )
 from autoconfig.engines.flags import NAMES, FlagWord, Said, Settings, of_yaml, release_key, split
-from autoconfig.formats.tree import load_yaml
+from autoconfig.maps.tree import load_yaml
 from autoconfig.planning.work import bounded
 from autoconfig.specs.engines.releases import first_release, newest_release
 from autoconfig.specs.errors import FileError, InputError, option

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from autoconfig.evidence.read import read_files
+from autoconfig.formats.hooks.deepspeed import DEEPSPEED
 from autoconfig.formats.readers import (
     accelerate,
     bridge,
-    deepspeed,
     flagscale,
     gpt_neox,
     megatron_log,
@@ -39,7 +39,7 @@ READERS: dict[str, Callable[[Document], CheckInput]] = {
     "accelerate": accelerate.read,
     "axolotl": axolotl.read,
     "bridge": bridge.read,
-    "deepspeed": deepspeed.read,
+    "deepspeed": DEEPSPEED.read,
     "flagscale": flagscale.read,
     "gpt-neox": gpt_neox.read,
     "llama-factory": llama_factory.read,

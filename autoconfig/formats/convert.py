@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autoconfig.formats.check import read_any, read_file
+from autoconfig.formats.words import Written
 from autoconfig.formats.writers.table import WRITERS
-from autoconfig.formats.writers.words import Written
 from autoconfig.megatron.check_input import CheckInput, CheckRequest
 from autoconfig.megatron.export import plan_text
 from autoconfig.megatron.scripts import TORCHRUN_SCRIPT, torchrun_script

@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from autoconfig.formats.writers import accelerate, bridge, deepspeed, trainers, trl
+from autoconfig.formats.hooks.deepspeed import DEEPSPEED
+from autoconfig.formats.writers import accelerate, bridge, trainers, trl
 from autoconfig.formats.writers.table import WRITERS
 from autoconfig.formats.writers.trl import LAUNCH, SFT
 from autoconfig.specs.errors import GIB, UnsupportedError
@@ -57,7 +58,7 @@ def trainer_texts(scenario: Scenario, plan: TrainPlan, form: str) -> dict[str, s
         raise UnsupportedError(f"{form} cannot say {', '.join(odd)}; plan.json holds the plan")
     written = writer.write(scenario, plan)
     beside = trainers.deepspeed_name(plan) if form == trainers.FACTORY else ""
-    return {written.file_name: written.text, **({beside: deepspeed.write(scenario, plan).text} if beside else {})}
+    return {written.file_name: written.text, **({beside: DEEPSPEED.write(scenario, plan).text} if beside else {})}
 
 
 TRAINER_FILES = ("train.yaml", "axolotl.yaml")

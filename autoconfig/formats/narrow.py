@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autoconfig.formats.writers import deepspeed, trl
+from autoconfig.formats.hooks.deepspeed import DEEPSPEED
+from autoconfig.formats.writers import trl
 from autoconfig.formats.writers.table import WRITERS
 from autoconfig.formats.writers.trainers import AXOLOTL, FACTORY
 from autoconfig.formats.writers.trl import unsharded
@@ -60,7 +61,7 @@ def narrowed(given: Mapping[str, Any], form: str) -> dict[str, Any]:
 
 def _wish(numerics: Mapping[str, object], form: str, software: str | None) -> Constraints:
     """What the format's plans are held to, with these numerics."""
-    wish = deepspeed.WISH if form == "trl" and software == ZERO else WRITERS[form].wish
+    wish = DEEPSPEED.wish if form == "trl" and software == ZERO else WRITERS[form].wish
     if form not in EXPORTED:
         return wish
     if unsharded(numerics):

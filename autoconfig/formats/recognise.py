@@ -9,7 +9,7 @@ from autoconfig.formats.argument_names import MEGATRON_ARGUMENTS
 from autoconfig.formats.readers import megatron_log
 from autoconfig.formats.readers.bridge import is_list
 from autoconfig.formats.readers.hugging_face.preferences import not_supervised
-from autoconfig.formats.tree import load_json, load_toml, load_yaml
+from autoconfig.maps.tree import load_json, load_toml, load_yaml
 from autoconfig.planning.work import bounded, require_short, spend
 from autoconfig.specs.errors import InputError, UnsupportedError
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoconfig.formats.header import header_of
-from autoconfig.formats.tree import Section, load_json, load_yaml
+from autoconfig.maps.table import Map
+from autoconfig.maps.tree import Section, load_json, load_yaml
 from autoconfig.megatron.check_input import (
     CheckInput,
     CheckRequest,
@@ -114,6 +115,8 @@ class TrainerRun:
     ways: Mapping[str, str] = field(default_factory=dict)
     """The file's words for what may be changed beside the plan: CheckInput.ways."""
     not_modelled: list[Remark] = field(default_factory=list)
+    table: Map | None = None
+    """The map by which the file was read, which knows its harmless keys."""
     harmless: re.Pattern[str] = re.compile(".*")
     """Keys that are known to change nothing; further keys that nothing reads are named as unknown."""
 
@@ -208,11 +211,12 @@ def record(
         first=first, last=last,
     )  # fmt: skip
     unread = [path for path in section.unused() if section.flat[path] is not None]
-    unknown = unknown_keys(section, (path for path in unread if not run.harmless.fullmatch(path)))
+    harmless = run.table.changes_nothing if run.table is not None else run.harmless.fullmatch
+    unknown = unknown_keys(section, (path for path in unread if not harmless(path)))
     return CheckInput(
         kind=document.format, question=question_of(scenario, tuple(assumed), replace(asked, software=stack.name)), plan=plan,
         split=run.split, unknown=unknown, not_modelled=tuple(run.not_modelled), notes=(),
-        ignored=tuple(section.own_words.get(path, path) for path in unread if run.harmless.fullmatch(path)),
+        ignored=tuple(section.own_words.get(path, path) for path in unread if harmless(path)),
         text=document.text,
         script=None, spelled=spell, wish=wish, ways=run.ways,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from tables import table, tabled
 from autoconfig.formats import edit
 from autoconfig.formats.check import READERS, read_any
 from autoconfig.formats.recognise import recognise
-from autoconfig.formats.tree import load_yaml
+from autoconfig.maps.tree import load_yaml
 from autoconfig.megatron.check import FlagChange, check, plan_violations
 from autoconfig.megatron.check_input import CheckRequest
 

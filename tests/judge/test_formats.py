@@ -10,7 +10,7 @@ from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import OWN_BUCKET
 
 from autoconfig.formats.convert import write_plan
-from autoconfig.formats.writers.deepspeed import bucket
+from autoconfig.formats.hooks.deepspeed import bucket
 from autoconfig.formats.writers.table import WRITERS
 from autoconfig.formats.writers.torchtitan import values as torchtitan_values
 from autoconfig.megatron.write import mock_arguments

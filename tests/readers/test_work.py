@@ -12,7 +12,7 @@ from autoconfig.specs.errors import InputError
 
 from autoconfig.formats.check import read_any
 from autoconfig.formats.post_training.check import check_text
-from autoconfig.formats.tree import load_toml, load_yaml
+from autoconfig.maps.tree import load_toml, load_yaml
 from autoconfig.megatron.check_input import CheckRequest
 from autoconfig.planning.work import MAX_CHARACTERS, MAX_WORK, WorkError, bounded, spend
 

@@ -22,8 +22,8 @@ from autoconfig.formats.post_training.verdict import (
     verdict,
     with_fewer,
 )
-from autoconfig.formats.tree import NotKnown, Section, load_yaml
 from autoconfig.formats.writers.trl import LAUNCH
+from autoconfig.maps.tree import NotKnown, Section, load_yaml
 from autoconfig.megatron.check_input import read_settings
 from autoconfig.planning.request_fields import POST_TRAINING_FILE
 from autoconfig.planning.resolve import check_bounds, field_values

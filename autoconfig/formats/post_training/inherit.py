@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autoconfig.formats.tree import load_yaml
+from autoconfig.maps.tree import load_yaml
 from autoconfig.planning.work import spend
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.files import read_text

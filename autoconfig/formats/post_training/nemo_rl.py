@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoconfig.formats.post_training.run import RlRun, in_bf16, model_value, node_split, sample_dynamically
-from autoconfig.formats.tree import Section
+from autoconfig.maps.tree import Section
 from autoconfig.planning.export_files import MARK, remark
 from autoconfig.post_training.job import PassBatch
 from autoconfig.specs.errors import InputError, UnsupportedError

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from autoconfig.formats.post_training.keys import likeliest_version
 from autoconfig.formats.post_training.run import RlRun, model_line, node_split, sample_dynamically, score_by
-from autoconfig.formats.tree import Section
+from autoconfig.maps.tree import Section
 from autoconfig.planning.export_files import MARK, quoted, remark
 from autoconfig.post_training.job import PassBatch
 from autoconfig.specs.errors import InputError, UnsupportedError

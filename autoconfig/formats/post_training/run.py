@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from autoconfig.formats.tree import NotKnown
+from autoconfig.maps.tree import NotKnown
 from autoconfig.planning.resolve import read_model
 from autoconfig.post_training.frameworks import load_algorithm, load_framework, section
 from autoconfig.post_training.job import (

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from autoconfig.formats.post_training.run import RlRun, sample_dynamically
-from autoconfig.formats.tree import Section
+from autoconfig.maps.tree import Section
 from autoconfig.megatron.argument_list import known_arguments
 from autoconfig.post_training.frameworks import load_algorithm
 from autoconfig.post_training.job import LEAST_PROMPT, PassBatch

@@ -11,7 +11,7 @@ from math import ceil
 from autoconfig.formats.post_training import trl
 from autoconfig.formats.post_training.keys import likeliest_version
 from autoconfig.formats.post_training.run import RlRun
-from autoconfig.formats.tree import Section
+from autoconfig.maps.tree import Section
 from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.remarks import Effect, note
 

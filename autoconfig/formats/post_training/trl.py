@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoconfig.formats.post_training.keys import likeliest_version, versions
 from autoconfig.formats.post_training.run import RlRun, model_value
-from autoconfig.formats.tree import Section
+from autoconfig.maps.tree import Section
 from autoconfig.planning.export_files import MARK, remark
 from autoconfig.post_training.job import LEAST_PROMPT
 from autoconfig.specs.errors import InputError, UnsupportedError

@@ -11,7 +11,7 @@ from autoconfig.formats.post_training.run import (
     score_by,
     split_experts,
 )
-from autoconfig.formats.tree import Section
+from autoconfig.maps.tree import Section
 from autoconfig.planning.export_files import MARK, quoted, remark
 from autoconfig.post_training.frameworks import load_algorithm, load_framework, release_numbers
 from autoconfig.post_training.job import PassBatch

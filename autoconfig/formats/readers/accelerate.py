@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from autoconfig.formats.readers.deepspeed import SOFTWARE, sharding_of, stack_of
+from autoconfig.formats.hooks.deepspeed import DEEPSPEED, SOFTWARE, sharding_of, stack_of
 from autoconfig.formats.readers.options import options_of
 from autoconfig.formats.record import Document, TrainerRun, model_named, needed, record
-from autoconfig.formats.tree import Section
+from autoconfig.formats.words import accumulation
 from autoconfig.formats.writers.accelerate import WISH, settings
-from autoconfig.formats.writers.deepspeed import WISH as ZERO
-from autoconfig.formats.writers.words import accumulation
+from autoconfig.maps.tree import Section
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.megatron.shell.commands import plain_value
 from autoconfig.specs.errors import InputError, UnsupportedError
@@ -61,7 +60,7 @@ def read(document: Document) -> CheckInput:
     if run.software != SOFTWARE:
         return record(document, run, section, settings_of_fsdp1 if _is_fsdp1(section) else settings, WISH)
     run.software, run.ways = stack_of(section, document, assumed), {"offload": "deepspeed_config.offload_optimizer_device cpu"}
-    return record(document, run, section, settings_of_zero, ZERO)
+    return record(document, run, section, settings_of_zero, DEEPSPEED.wish)
 
 
 def _is_fsdp1(section: Section) -> bool:

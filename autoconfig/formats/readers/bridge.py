@@ -18,8 +18,8 @@ from autoconfig.formats.header import header_of
 from autoconfig.formats.readers.megatron_words import SIZES, SWITCHES, with_sizes, words_of
 from autoconfig.formats.readers.options import OVERRIDE, overrides_of, read_command
 from autoconfig.formats.record import Document, from_words, model_named, other_optimizer, unknown_keys, with_lora, word
-from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.bridge import PRECISIONS, settings
+from autoconfig.maps.tree import Section
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.megatron.shell.commands import Value, plain_value, reason_of, text_of
 from autoconfig.megatron.shell.script import Script

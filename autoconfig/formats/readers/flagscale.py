@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autoconfig.formats.readers.megatron_words import read_words
 from autoconfig.formats.record import Document
-from autoconfig.formats.tree import Section
+from autoconfig.maps.tree import Section
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.software.software import DEFAULT_STACK

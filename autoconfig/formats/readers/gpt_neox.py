@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.formats.readers.deepspeed import not_modelled, sharding_of
+from autoconfig.formats.hooks.deepspeed import not_modelled, sharding_of
 from autoconfig.formats.record import Document, TrainerRun, needed, other_optimizer, record
-from autoconfig.formats.tree import Section
-from autoconfig.formats.writers.words import accumulation
+from autoconfig.formats.words import accumulation
+from autoconfig.maps.tree import Section
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.megatron.read_vocabulary import tokenizer_entries
 from autoconfig.specs.errors import InputError, UnsupportedError

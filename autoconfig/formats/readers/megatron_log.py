@@ -16,7 +16,7 @@ from autoconfig.evidence.dump import is_dump, read_plan
 from autoconfig.formats.argument_names import SWITCHED_OFF, argument_name
 from autoconfig.formats.readers.megatron_words import words_of
 from autoconfig.formats.record import Document, from_words
-from autoconfig.formats.tree import Section
+from autoconfig.maps.tree import Section
 from autoconfig.megatron.argument_list import known_arguments
 from autoconfig.megatron.check_input import CheckInput
 

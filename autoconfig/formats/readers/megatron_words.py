@@ -15,7 +15,7 @@ from typing import Any
 
 from autoconfig.formats.argument_names import MEGATRON_ARGUMENTS, SWITCHED_OFF, argument_name
 from autoconfig.formats.record import Document, from_words, not_known, word
-from autoconfig.formats.tree import Section
+from autoconfig.maps.tree import Section
 from autoconfig.megatron.argument_list import known_arguments
 from autoconfig.megatron.check import plan_flags
 from autoconfig.megatron.check_input import CheckInput

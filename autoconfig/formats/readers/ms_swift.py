@@ -13,8 +13,8 @@ from autoconfig.formats.readers.hugging_face.trainer import settings as trainer_
 from autoconfig.formats.readers.megatron_words import DEPTHS, spelled, words_of
 from autoconfig.formats.readers.options import options_of, processes, read_command
 from autoconfig.formats.record import Document, from_words, model_named, record, with_lora, word
-from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.ms_swift import settings
+from autoconfig.maps.tree import Section
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.remarks import Effect, Remark

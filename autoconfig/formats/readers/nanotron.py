@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from autoconfig.formats.record import Document, TrainerRun, model_named, needed, other_optimizer, record
-from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.nanotron import WISH, settings
+from autoconfig.maps.tree import Section
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.huggingface import model_from_mapping

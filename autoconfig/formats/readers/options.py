@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autoconfig.formats.tree import NotKnown, Tree, load_yaml
+from autoconfig.maps.tree import NotKnown, Tree, load_yaml
 from autoconfig.megatron.shell.commands import Value, reason_of, text_of
 from autoconfig.megatron.shell.launch import Program
 from autoconfig.megatron.shell.script import Script, read_script

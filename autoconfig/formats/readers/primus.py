@@ -10,7 +10,7 @@ from importlib import resources
 
 from autoconfig.formats.readers.megatron_words import read_words
 from autoconfig.formats.record import Document, model_named, with_lora
-from autoconfig.formats.tree import Section
+from autoconfig.maps.tree import Section
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.megatron.read_vocabulary import tokenizer_entries
 from autoconfig.specs.errors import InputError, UnsupportedError

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from autoconfig.formats.record import Document, TrainerRun, model_named, needed, record
-from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.torchtitan import WISH, settings
+from autoconfig.maps.tree import Section
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from autoconfig.formats.writers.deepspeed import FULL
-from autoconfig.formats.writers.words import NumericsWords, Settings, Written, accumulation, flat, foreign, head
+from autoconfig.formats.hooks.deepspeed import FULL
+from autoconfig.formats.words import NumericsWords, Settings, Written, accumulation, flat, foreign, head
 from autoconfig.specs.plan import NONE, TrainPlan
 from autoconfig.specs.scenario import CHOICES, Scenario
 from autoconfig.training.space import Constraints

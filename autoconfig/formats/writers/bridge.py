@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoconfig.formats.bridge_recipes import recipe_of
-from autoconfig.formats.writers.words import NumericsWords, Settings, Written, catalogue_name, flat, foreign, head
+from autoconfig.formats.words import NumericsWords, Settings, Written, catalogue_name, flat, foreign, head
 from autoconfig.megatron.switches import switch_arguments
 from autoconfig.megatron.write import CP_COMM_TYPES, overlap_arguments
 from autoconfig.specs.errors import UnknownNameError

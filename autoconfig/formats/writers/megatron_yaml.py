@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from autoconfig.formats.writers.words import Settings, Written, head
+from autoconfig.formats.words import Settings, Written, head
 from autoconfig.megatron.check import plan_flags
 from autoconfig.megatron.write import environment, mock_arguments
 from autoconfig.specs.errors import UnsupportedError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from autoconfig.formats.words import NumericsWords, Settings, Written, catalogue_name, foreign, head
 from autoconfig.formats.writers.megatron_yaml import refused as refused_by_megatron
-from autoconfig.formats.writers.words import NumericsWords, Settings, Written, catalogue_name, foreign, head
 from autoconfig.megatron.check import plan_flags
 from autoconfig.planning.export_files import quoted, remark
 from autoconfig.specs.models.model import ModelSpec

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from autoconfig.formats.writers.words import NumericsWords, Settings, Written, accumulation, flat, foreign, head
+from autoconfig.formats.words import NumericsWords, Settings, Written, accumulation, flat, foreign, head
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.models.huggingface import huggingface_config
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan

@@ -7,8 +7,8 @@ from typing import Any
 import yaml
 
 from autoconfig.formats.argument_names import key_of
+from autoconfig.formats.words import Settings, Written, head
 from autoconfig.formats.writers.megatron_yaml import arguments, refused
-from autoconfig.formats.writers.words import Settings, Written, head
 from autoconfig.megatron.check import plan_flags
 from autoconfig.planning.export_files import slug
 from autoconfig.specs.plan import TrainPlan

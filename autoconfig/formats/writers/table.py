@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from autoconfig.formats.hooks.deepspeed import DEEPSPEED
+from autoconfig.formats.mapped import MappedFormat
+from autoconfig.formats.words import Settings, Written
 from autoconfig.formats.writers import (
     accelerate,
     bridge,
-    deepspeed,
     megatron_yaml,
     ms_swift,
     nanotron,
@@ -18,7 +20,6 @@ from autoconfig.formats.writers import (
     transformer_config,
     trl,
 )
-from autoconfig.formats.writers.words import Settings, Written
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import DEFAULT_STACK
@@ -38,14 +39,8 @@ class Writer:
     """Stack as which its trainer is priced where a search names none; None: the usual one."""
 
 
-WRITERS = {
-    "deepspeed": Writer(
-        write=deepspeed.write,
-        refused=deepspeed.refused,
-        settings=deepspeed.settings,
-        wish=deepspeed.WISH,
-        software="deepspeed",
-    ),
+WRITERS: dict[str, Writer | MappedFormat] = {
+    "deepspeed": DEEPSPEED,
     "accelerate": Writer(
         write=accelerate.write,
         refused=accelerate.refused,
@@ -79,7 +74,7 @@ WRITERS = {
         write=trainers.write_factory,
         refused=trainers.refused_by_factory,
         settings=trainers.settings_of_factory,
-        wish=deepspeed.WISH,
+        wish=DEEPSPEED.wish,
         software="deepspeed",
     ),
     trainers.AXOLOTL: Writer(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.formats.writers.words import NumericsWords, Settings, Written, catalogue_name, flat, foreign, head
+from autoconfig.formats.words import NumericsWords, Settings, Written, catalogue_name, flat, foreign, head
 from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.space import Constraints

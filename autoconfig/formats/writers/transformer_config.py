@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.formats.writers.words import NumericsWords, Settings, Written, foreign, head
+from autoconfig.formats.words import NumericsWords, Settings, Written, foreign, head
 from autoconfig.planning.export_files import remark
 from autoconfig.specs.plan import OP, TrainPlan
 from autoconfig.specs.scenario import Scenario, all_biases, not_buildable

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from autoconfig.formats.hooks.deepspeed import FULL
 from autoconfig.formats.projections import named_modules
+from autoconfig.formats.words import Settings, Written, accumulation, head
 from autoconfig.formats.writers import accelerate
 from autoconfig.formats.writers.bridge import LORA_ALPHA
-from autoconfig.formats.writers.deepspeed import FULL
-from autoconfig.formats.writers.words import Settings, Written, accumulation, head
 from autoconfig.planning.export_files import remark
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import hub_id

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from autoconfig.formats.readers.deepspeed import not_modelled, sharding_of
+from autoconfig.formats.hooks.deepspeed import FULL, not_modelled, sharding_of
 from autoconfig.formats.record import Document
-from autoconfig.formats.tree import Section
 from autoconfig.formats.writers import trl
-from autoconfig.formats.writers.deepspeed import FULL
+from autoconfig.maps.tree import Section
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.remarks import Effect, Remark, note
 

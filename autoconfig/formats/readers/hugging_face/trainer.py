@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from autoconfig.formats.header import header_of
+from autoconfig.formats.hooks.deepspeed import DEEPSPEED, FULL, FUSED, SOFTWARE, is_fused
 from autoconfig.formats.projections import ALL_LINEAR, LLAMA, modules_named, names_of
-from autoconfig.formats.readers.deepspeed import FUSED, SOFTWARE, is_fused
 from autoconfig.formats.readers.hugging_face.sharding import is_named, names_deepspeed, sharding
 from autoconfig.formats.record import Document, TrainerRun, model_named
-from autoconfig.formats.tree import Section
-from autoconfig.formats.writers.deepspeed import FULL, WISH
-from autoconfig.formats.writers.words import accumulation
+from autoconfig.formats.words import accumulation
+from autoconfig.maps.tree import Section
 from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, TrainPlan
@@ -221,7 +220,7 @@ def _remark(section: Section, run: TrainerRun) -> None:
         run.not_modelled.append(Remark(f"{attention} attention", None, why, MORE))
 
 
-def keep_type(section: Section, run: TrainerRun, wish: Constraints = WISH) -> Constraints:
+def keep_type(section: Section, run: TrainerRun, wish: Constraints = DEEPSPEED.wish) -> Constraints:
     """Weights that were loaded in bf16 stay so, as do gradients and moments: the Trainer casts none (create_optimizer of
     transformers/trainer.py), and torch/optim/adam.py makes moments like the parameter. DeepSpeed keeps fp32 copies, and
     accelerate widens what it shards (FSDP); of fp16 weights torch's GradScaler refuses the gradients. Returns those of the

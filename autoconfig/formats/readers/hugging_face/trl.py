@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 from autoconfig.formats.header import header_of
+from autoconfig.formats.hooks.deepspeed import DEEPSPEED
 from autoconfig.formats.readers.accelerate import from_launcher, layout, not_modelled, settings_of_zero
 from autoconfig.formats.readers.hugging_face.preferences import KEYS, algorithm_of, not_supervised
 from autoconfig.formats.readers.hugging_face.sharding import names_deepspeed, require_sharding
 from autoconfig.formats.readers.hugging_face.trainer import MORE, keep_type, name_liger, settings, settings_of_fsdp, training
 from autoconfig.formats.readers.options import options_of, read_command
 from autoconfig.formats.record import Document, TrainerRun, record
-from autoconfig.formats.tree import Section
 from autoconfig.formats.writers import trl
-from autoconfig.formats.writers.deepspeed import WISH as ZERO
+from autoconfig.maps.tree import Section
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.megatron.shell.script import Script
 from autoconfig.planning.export_files import MARK
@@ -156,14 +156,14 @@ def _read(document: Document, gpus: int | None, *, of_trl: bool) -> CheckInput:
     wide = of_trl and (section.word("dtype", "torch_dtype") or "float32").lower() in ("float32", "fp32")
     if names_deepspeed(section):
         _own_loss(run, of_trl=of_trl)
-        return record(document, run, section, settings, keep_type(section, run, ZERO))
+        return record(document, run, section, settings, keep_type(section, run, DEEPSPEED.wish))
     sharded = bool(run.fsdp)
     own = run.options
     zero = _launch(document, run, head.plan if head else "")
     run.options = replace(run.options, compiled=own.compiled, loss_fusion=own.loss_fusion)  # beside buckets of accelerate's
     _own_loss(run, of_trl=of_trl)
     name_liger(section, run)
-    wish = keep_type(section, run, ZERO if zero else trl.WISH)
+    wish = keep_type(section, run, DEEPSPEED.wish if zero else trl.WISH)
     frozen = section.flag("use_peft") and not any(section.flag(key) for key in ("load_in_4bit", "load_in_8bit"))
     if wide:
         _widen(run, frozen=frozen)

@@ -1,0 +1,1 @@
+"""What the tables of formats cannot say, a module for each."""

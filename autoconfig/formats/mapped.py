@@ -1,0 +1,177 @@
+"""Formats that are maps (autoconfig.maps): a file's fields as a run and a plan, and a plan as a file of its fields.
+
+The table says keys, values and what is refused; beside it stand, for those who read and write files of training:
+
+    file = "train.toml"                # name under which it is written
+    syntax = "toml"                    # or json, yaml
+    software = "torchtitan"            # as which its trainer is priced
+    no_model = "..."                   # what an error says where no model is named
+    [says]                             # keys of a plan, values of numerics and options of a run that it has words for
+    [wish]                             # plans that are proposed for it
+    [ways]                             # its words for what may be changed beside the plan
+
+What a table cannot say stands in `Hooks`, in a module of `formats/hooks/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from autoconfig.formats.record import Document, TrainerRun, model_named, record
+from autoconfig.formats.words import Settings, Written, accumulation, catalogue_name, flat, foreign, head
+from autoconfig.maps.read import Reading, read_entry, read_fields
+from autoconfig.maps.table import Map, load_map, matches
+from autoconfig.maps.write import json_text, toml_text, written, yaml_text
+from autoconfig.maps.tree import Section
+from autoconfig.megatron.check_input import CheckInput
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.plan import Recompute, TrainPlan
+from autoconfig.specs.remarks import Remark
+from autoconfig.specs.scenario import Numerics, Scenario
+from autoconfig.specs.software.software import StackOptions
+from autoconfig.training.space import Constraints
+
+SYNTAXES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {"json": json_text, "toml": toml_text, "yaml": yaml_text}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hooks:
+    """What the table of a format cannot say."""
+
+    begin: Callable[[Document, Section, list[Remark]], dict[str, Any]] = lambda document, section, assumed: {}
+    """Fields that are known before the table is read."""
+    complete: Callable[[Reading, Document], None] = lambda reading, document: None
+    """Work out fields from others; remarks. Raises InputError, UnsupportedError."""
+    model: Callable[[Any], str | None] = lambda name: name
+    """The name of the model, of what its entry says."""
+    finish: Callable[[Reading, TrainerRun], None] = lambda reading, run: None
+    """What depends on the model."""
+    wish: Callable[[Reading, Constraints], Constraints] = lambda reading, wish: wish
+    """Which plans this file can say."""
+    written: Callable[[Scenario, TrainPlan, dict[str, Any]], None] = lambda scenario, plan, said: None
+    """Work out the fields that are written."""
+    settings: Callable[[Scenario, TrainPlan], Settings] = lambda scenario, plan: {}
+    """Settings of the plan that stand elsewhere."""
+    refused: Callable[[Scenario, TrainPlan], list[str]] = lambda scenario, plan: []
+    """What the format has no words for."""
+    unsaid: Callable[[Scenario, TrainPlan], list[str]] = lambda scenario, plan: []
+    """What stands elsewhere in that trainer, or is lost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MappedFormat:
+    """A format that is a map."""
+
+    name: str
+    hooks: Hooks = Hooks()
+
+    @property
+    def table(self) -> Map:
+        """The format's table."""
+        return load_map(self.name)
+
+    @property
+    def software(self) -> str:
+        """As which its trainer is priced."""
+        return str(self.table.more["software"])
+
+    @property
+    def wish(self) -> Constraints:
+        """Which plans it can say."""
+        return wish_of(self.table)
+
+    def read(self, document: Document) -> CheckInput:
+        """The record of a file. Raises InputError, UnsupportedError."""
+        section, assumed = document.section(), list[Remark]()
+        model = self._model(document, section, assumed)
+        known = {"software": self.software, "gpus": None, "seq_length": document.request.seq_length}
+        reading = read_fields(self.table, section, {**known, **self.hooks.begin(document, section, assumed)})
+        reading.assumed = assumed = [*assumed, *reading.assumed]
+        self.hooks.complete(reading, document)
+        run = TrainerRun(
+            model=model,
+            table=self.table,
+            assumed=assumed,
+            not_modelled=reading.not_modelled,
+            ways=self.table.more.get("ways", {}),
+            **run_fields(reading.fields),
+        )
+        self.hooks.finish(reading, run)
+        return record(document, run, section, self.settings, self.hooks.wish(reading, self.wish))
+
+    def _model(self, document: Document, section: Section, assumed: list[Remark]) -> ModelSpec:
+        """The model that the file names. Raises InputError."""
+        entry = next((entry for entry in self.table.entries if entry.name == "model"), None)
+        name = None if entry is None else self.hooks.model(read_entry(entry, section))
+        return model_named(document, name, assumed, **self.table.more.get("names", {}))
+
+    def values(self, scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
+        """The nested values of the file of a plan."""
+        said = fields_of(scenario, plan)
+        self.hooks.written(scenario, plan, said)
+        return written(self.table, said)
+
+    def settings(self, scenario: Scenario, plan: TrainPlan) -> Settings:
+        """The values that depend on the plan, by path."""
+        patterns = tuple(self.table.more["says"].get("settings", ["*"]))
+        paths = flat(self.values(scenario, plan))
+        kept = {path: texts for path, texts in paths.items() if matches(patterns, path)}
+        return {**kept, **self.hooks.settings(scenario, plan)}
+
+    def refused(self, scenario: Scenario, plan: TrainPlan) -> list[str]:
+        """What the format has no words for."""
+        says = self.table.more["says"]
+        odd = foreign(scenario, plan, says["keys"], says.get("numerics", {}), options=says.get("options", ()))
+        return [*odd, *self.hooks.refused(scenario, plan)]
+
+    def write(self, scenario: Scenario, plan: TrainPlan) -> Written:
+        """The file of a plan."""
+        syntax = self.table.more["syntax"]
+        text = SYNTAXES[syntax](self.values(scenario, plan))
+        top = "" if syntax == "json" else f"# {head(scenario, plan)}\n"
+        unsaid = tuple(self.hooks.unsaid(scenario, plan))
+        return Written(file_name=self.table.more["file"], text=top + text, unsaid=unsaid)
+
+
+def run_fields(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of a TrainerRun, of numerics and of options by their names; what a map has beside is its own."""
+    own = {one.name for one in fields(TrainerRun)} - {"model", "numerics", "options"}
+    found = {name: value for name, value in said.items() if name in own}
+    if "recompute" in found:
+        found["recompute"] = Recompute.parse(found["recompute"])
+    numerics = {one.name for one in fields(Numerics)}
+    options = {one.name for one in fields(StackOptions)}
+    return {
+        **found,
+        "numerics": {name: value for name, value in said.items() if name in numerics},
+        "options": StackOptions(**{name: value for name, value in said.items() if name in options}),
+    }
+
+
+def wish_of(table: Map) -> Constraints:
+    """Which plans a format can say."""
+    fixed = {key: frozenset(values) for key, values in table.more.get("wish", {}).items()}
+    if "recompute" in fixed:
+        fixed["recompute"] = frozenset(map(Recompute.parse, fixed["recompute"]))
+    return Constraints(fixed=fixed)
+
+
+def fields_of(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
+    """What a plan says, in the names of maps."""
+    keys = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "dp", "dist_opt", "fsdp", "offload", "first", "last")
+    return {
+        **{key: getattr(plan, key) for key in keys},
+        **{one.name: getattr(scenario.numerics, one.name) for one in fields(Numerics)},
+        "recompute": str(plan.recompute),
+        "micro_batch": plan.mbs,
+        "global_batch": scenario.workload.global_batch_size,
+        "accumulation": accumulation(scenario, plan),
+        "seq_length": scenario.workload.seq_length,
+        "model": catalogue_name(scenario.model),
+        "gpus": scenario.cluster.num_gpus,
+        "nodes": scenario.cluster.num_nodes,
+        "compile": bool(scenario.given.compile),
+        "async_tp": bool(scenario.given.async_tp),
+    }

@@ -1,0 +1,192 @@
+"""A map: the keys of one program's files, with the fields that they say and the values that they may have, as a TOML table.
+
+The engine knows no framework: who reads another kind of file writes a table, and code only for what the table cannot say.
+
+    source = "where the keys are declared, with the release"
+    harmless = ["logging.*"]           # patterns of keys that change nothing; keys beside all others are unknown
+
+    [fields.micro_batch]               # a field, or a word of the map's own that later entries and code go by
+    keys = ["train.micro_batch", "micro_batch_size"]   # the first that is there counts; the first one is written
+    type = "count"                     # whole, count (at least 1), number, flag, word (the default), list
+    needed = true                      # an error names what is missing; or: default = 1
+
+    [fields.checkpointing]
+    keys = ["train.checkpoint", "train.option"]
+    joined = true                      # a word of every key, with a space between: "selective op"
+    default = ["none", "op"]
+    values = { "none *" = { recompute = "none" }, "full *" = { recompute = "full:uniform:1" } }   # or one value, of this field
+    errors = { "block *" = "{place} is {value}: ..." }                 # InputError
+    unsupported = { "*" = "{place} is {value}: read are none, full" }  # UnsupportedError
+    open = ["auto"]                    # words that count as absent; of joined keys: words of the table
+    free = true                        # a word that the table does not hold stands for itself
+    when = { stage = [1, 2] }          # read and written only where earlier fields have these values
+    assumed = "why, where nothing is said"
+    write = "always"                   # or "unusual": where it is not the default; without it a key is only read
+    otherwise = "never"                # the word that is written where no value holds
+
+    [fields.overlap]
+    keys = ["zero.overlap"]
+    constant = true                    # written as it stands
+
+    [[refused]]                        # UnsupportedError; errors = true: InputError
+    keys = ["zero.mics"]
+    usual = ["-1"]                     # values beside NOTHING that change nothing; or only = [...]: the ones that do
+    says = "{key} {value}: ..."
+
+    [[not_modelled]]                   # a remark
+    keys = ["zero.zenflow"]
+    effect = "time"                    # of autoconfig.specs.remarks.Effect
+    why = "weights are updated on the CPU: less time"
+
+Words are compared in small letters, and may hold `*` and `?` as in names of files.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from autoconfig.specs.remarks import Effect
+
+NOTHING = ("none", "false", "0", "0.0", "", "[]", "{}")
+"""Values of a key that switch nothing on."""
+TYPES = ("whole", "count", "number", "flag", "word", "list")
+WAYS = ("", "always", "unusual")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A field with its keys."""
+
+    name: str
+    keys: tuple[str, ...] = ()
+    type: str = "word"
+    default: Any = None
+    needed: bool = False
+    joined: bool = False
+    values: Mapping[str, Any] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    unsupported: Mapping[str, str] = field(default_factory=dict)
+    open: tuple[str, ...] = ()
+    when: Mapping[str, Any] = field(default_factory=dict)
+    assumed: str = ""
+    write: str = ""
+    free: bool = False
+    otherwise: Any = None
+    constant: Any = None
+
+    def __post_init__(self) -> None:
+        if self.type not in TYPES or self.write not in WAYS:
+            raise ValueError(f"{self.name}: type {self.type!r}, write {self.write!r}: use one of {TYPES}, {WAYS}")
+
+    def fields_of(self, word: str) -> dict[str, Any] | None:
+        """The fields that a word says; None where the table does not hold it."""
+        value = looked_up(self.values, word)
+        if value is None:
+            return None
+        return dict(value) if isinstance(value, dict) else {self.name: value}
+
+    def word_of(self, said: Mapping[str, Any]) -> str | None:
+        """The word that says these fields; None where none does."""
+        for word in self.values:
+            wanted = self.fields_of(word) or {}
+            if all(said.get(name) == value for name, value in wanted.items()) and not set("*?") & set(word):
+                return word
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """Keys that are refused, or that matter and that no formula reads."""
+
+    keys: tuple[str, ...]
+    usual: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    when: Mapping[str, Any] = field(default_factory=dict)
+    says: str = ""
+    why: str = ""
+    effect: Effect = Effect.MEMORY_AND_TIME
+    field: str = ""
+    """What the remark is about, where it is not the key."""
+    shown: bool = False
+    """Whether the remark shows the value."""
+    error: bool = False
+
+    def holds(self, value: object) -> bool:
+        """Whether the rule is about this value."""
+        word = str(value).lower()
+        return matches(self.only, word) if self.only else word not in (*NOTHING, *self.usual)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Map:
+    """The table of one program's files."""
+
+    source: str
+    entries: tuple[Entry, ...]
+    refused: tuple[Rule, ...] = ()
+    not_modelled: tuple[Rule, ...] = ()
+    harmless: tuple[str, ...] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """What else the table says, for those who use it."""
+
+    def changes_nothing(self, path: str) -> bool:
+        """Whether a key is known to change neither memory nor time."""
+        return matches(self.harmless, path)
+
+    def below(self, path: str) -> Map:
+        """The part of the map whose keys stand below a path."""
+        entries = (entry for entry in self.entries if all(key.startswith(f"{path}.") for key in entry.keys or ("",)))
+        refused = (rule for rule in self.refused if all(key.startswith(f"{path}.") for key in rule.keys))
+        return Map(source=self.source, entries=tuple(entries), refused=tuple(refused))
+
+    def entry(self, name: str) -> Entry:
+        """The entry of this name."""
+        return next(entry for entry in self.entries if entry.name == name)
+
+
+def matches(patterns: tuple[str, ...], word: str) -> bool:
+    """Whether one of the patterns holds for the word."""
+    return any(fnmatchcase(word, pattern) for pattern in patterns)
+
+
+def looked_up(table: Mapping[str, Any], word: str) -> Any:
+    """What a table says of a word, else of the first pattern that holds for it; None: nothing."""
+    lower = word.lower()
+    found = table.get(lower, table.get(word))
+    if found is not None:
+        return found
+    return next((value for pattern, value in table.items() if fnmatchcase(lower, pattern.lower())), None)
+
+
+def map_of(table: Mapping[str, Any]) -> Map:
+    """The map of a table. Raises ValueError for keys that no map has."""
+    more = dict(table)
+    entries = [Entry(name=name, **_tuples(Entry, row)) for name, row in more.pop("fields", {}).items()]
+    rules = {name: tuple(_rule(row) for row in more.pop(name, ())) for name in ("refused", "not_modelled")}
+    harmless = tuple(more.pop("harmless", ()))
+    return Map(source=more.pop("source"), entries=tuple(entries), harmless=harmless, more=more, **rules)
+
+
+@cache
+def load_map(name: str) -> Map:
+    """The map of this name in the package's data."""
+    file = resources.files("autoconfig") / "data" / "maps" / f"{name}.toml"
+    return map_of(tomllib.loads(file.read_text(encoding="utf-8")))
+
+
+def _rule(row: Mapping[str, Any]) -> Rule:
+    effect = {"effect": Effect[row["effect"].upper()]} if "effect" in row else {}
+    return Rule(**{**_tuples(Rule, row), **effect})
+
+
+def _tuples(kind: type, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with lists as tuples. Raises ValueError for names that are none of its fields."""
+    if odd := set(row) - {one.name for one in fields(kind)}:
+        raise ValueError(f"{', '.join(sorted(odd))}: no key of a map's {kind.__name__.lower()}")
+    return {name: tuple(value) if isinstance(value, list) and name != "default" else value for name, value in row.items()}
