@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 
 from autoconfig.evidence.read import read_files
 from autoconfig.formats.hooks.deepspeed import DEEPSPEED
+from autoconfig.formats.hooks.torchtitan import TORCHTITAN
 from autoconfig.formats.readers import (
     accelerate,
     bridge,
@@ -19,7 +20,6 @@ from autoconfig.formats.readers import (
     nanotron,
     nemo,
     primus,
-    torchtitan,
 )
 from autoconfig.formats.readers.hugging_face import axolotl, llama_factory, trl
 from autoconfig.formats.recognise import MEGATRON, recognise
@@ -49,7 +49,7 @@ READERS: dict[str, Callable[[Document], CheckInput]] = {
     "nanotron": nanotron.read,
     "nemo": nemo.read,
     "primus": primus.read,
-    "torchtitan": torchtitan.read,
+    "torchtitan": TORCHTITAN.read,
     "trl": trl.read,
 }
 HEAD_BYTES = 4_000_000

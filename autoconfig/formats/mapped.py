@@ -23,8 +23,8 @@ from autoconfig.formats.record import Document, TrainerRun, model_named, record
 from autoconfig.formats.words import Settings, Written, accumulation, catalogue_name, flat, foreign, head
 from autoconfig.maps.read import Reading, read_entry, read_fields
 from autoconfig.maps.table import Map, load_map, matches
-from autoconfig.maps.write import json_text, toml_text, written, yaml_text
 from autoconfig.maps.tree import Section
+from autoconfig.maps.write import json_text, toml_text, written, yaml_text
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import Recompute, TrainPlan

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autoconfig.formats.header import header_of
+from autoconfig.formats.words import header_of
 from autoconfig.maps.table import Map
 from autoconfig.maps.tree import Section, load_json, load_yaml
 from autoconfig.megatron.check_input import (

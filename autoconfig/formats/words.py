@@ -1,12 +1,13 @@
-"""What all writers share: which parts of a plan and of its numerics a format has words for."""
+"""What all formats share: which parts of a plan and of its numerics they have words for, and what their first comment says."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from autoconfig.planning.export_files import priced_as
+from autoconfig.planning.export_files import HEADER_CHARACTERS, MARK, priced_as
 from autoconfig.specs.errors import option
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model, model_names
@@ -111,3 +112,30 @@ def head(scenario: Scenario, plan: TrainPlan) -> str:
         f"Written by megatron-autoconfig: {scenario.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id}, sequence "
         f"{workload.seq_length:,}{packed}, global batch {workload.global_batch_size:,}, {priced_as(scenario)}; plan {plan}"
     )
+
+
+_HEAD = re.compile(
+    rf"^{re.escape(MARK)}: (?P<model>\S+) on (?P<gpus>[\d,]+) x (?P<gpu>[a-z0-9.-]+), sequence [\d,]+"
+    r"(?: packed from sequences of (?P<packed>[\d,]+))?, global batch [\d,]+(?:, priced as software \S+)?; plan (?P<plan>\S+)$",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What a trainer's own settings do not say."""
+
+    model: str
+    gpus: int
+    gpu: str
+    packed_length: int | None
+    plan: str
+
+
+def header_of(text: str) -> Header | None:
+    """The header; None in files of others."""
+    found = _HEAD.search(text[:HEADER_CHARACTERS])
+    if found is None:
+        return None
+    gpus, packed = (None if text is None else int(text.replace(",", "")) for text in (found["gpus"], found["packed"]))
+    return Header(model=found["model"], gpus=gpus or 1, gpu=found["gpu"], packed_length=packed, plan=found["plan"])

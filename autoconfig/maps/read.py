@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoconfig.maps.table import Entry, Map, Rule, looked_up
+from autoconfig.maps.table import FieldRow, KeyRule, Map, looked_up
 from autoconfig.maps.tree import Section
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.remarks import Remark
@@ -29,7 +29,7 @@ class Reading:
 
 
 def read_fields(table: Map, section: Section, known: Mapping[str, Any] | None = None) -> Reading:
-    """Return the fields of a section; `known`: those that the caller says in place of it. Raises InputError, UnsupportedError."""
+    """Return the fields of a section; `known`: those that the caller says in its place. Raises InputError, UnsupportedError."""
     reading = Reading(table=table, section=section, fields=dict(known or {}))
     early = [rule for rule in table.refused if not rule.when]
     _refuse_any(early, reading)
@@ -41,7 +41,7 @@ def read_fields(table: Map, section: Section, known: Mapping[str, Any] | None = 
     return reading
 
 
-def read_entry(entry: Entry, section: Section) -> Any:
+def read_entry(entry: FieldRow, section: Section) -> Any:
     """Return the field of one entry; None where nothing says it. Raises InputError, UnsupportedError."""
     reading = Reading(table=Map(source="", entries=(entry,)), section=section, fields={})
     _read_entry(entry, reading)
@@ -60,17 +60,23 @@ def remarks_of(table: Map, section: Section, fields: Mapping[str, Any] | None = 
 
 def holds(when: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
     """Whether the fields have the values that a condition names."""
-    return all(fields.get(name) in (value if isinstance(value, list) else [value]) for name, value in when.items())
+    return all(_holds(wanted, fields.get(name)) for name, wanted in when.items())
 
 
-def is_said(section: Section, key: str, rule: Rule) -> bool:
+def _holds(wanted: Any, value: Any) -> bool:
+    if isinstance(wanted, str) and wanted.startswith("> "):
+        return value is not None and bool(value > float(wanted[2:]))
+    return value in (wanted if isinstance(wanted, list) else [wanted])
+
+
+def is_said(section: Section, key: str, rule: KeyRule) -> bool:
     """Whether the key, or any below it, has a value that the rule is about."""
     there = [path for path in section.flat if path == key or path.startswith(f"{key}.")]
     section.used.update(there)
     return any([rule.holds(section.flat[path]) and rule.holds(section.get(path)) for path in there])
 
 
-def _refuse_any(rules: Iterable[Rule], reading: Reading) -> None:
+def _refuse_any(rules: Iterable[KeyRule], reading: Reading) -> None:
     """Raises what the first rule that holds says."""
     section = reading.section
     pairs = [(rule, key) for rule in rules for key in rule.keys if holds(rule.when, reading.fields)]
@@ -84,9 +90,11 @@ def _filled(text: str, section: Section, key: str, value: object) -> str:
     return text.replace("{place}", section.place(key)).replace("{key}", key).replace("{value}", str(value)[:40])
 
 
-def _read_entry(entry: Entry, reading: Reading) -> None:
+def _read_entry(entry: FieldRow, reading: Reading) -> None:
     section, fields = reading.section, reading.fields
     value = fields.get(entry.name)
+    if value is not None:
+        section.used.update(name for key in entry.keys for name in key.split("|"))
     if value is None and entry.keys:
         value = _joined(entry, section) if entry.joined else _value(entry, section)
     if value is None and entry.needed:
@@ -99,17 +107,17 @@ def _read_entry(entry: Entry, reading: Reading) -> None:
         fields |= {entry.name: value, **(_meaning(entry, section, value) if entry.values else {})}
 
 
-def needed_text(entry: Entry) -> str:
+def needed_text(entry: FieldRow) -> str:
     """What is missing, and how to say it."""
     if not entry.keys:
         return entry.errors["*"]
     return f"{entry.keys[0]} is not in the file: add it, or say --set {entry.keys[0]}=N"
 
 
-def _value(entry: Entry, section: Section) -> Any:
+def _value(entry: FieldRow, section: Section) -> Any:
     """The value of an entry's keys. Raises InputError for one of another type."""
     path = _path(section, entry.keys)
-    section.used.update(entry.keys)
+    section.used.add(path)
     if str(section.flat.get(path)).lower() in entry.open:
         return None
     if entry.type == "flag":
@@ -128,13 +136,13 @@ def _path(section: Section, keys: tuple[str, ...]) -> str:
     return next(iter(closed or there or keys), "")
 
 
-def _joined(entry: Entry, section: Section) -> str:
+def _joined(entry: FieldRow, section: Section) -> str:
     """The words of all keys, the defaults where nothing is said."""
     words = []
     for keys, default in zip(entry.keys, entry.default, strict=True):
         names = tuple(keys.split("|"))
         path = _path(section, names)
-        section.used.update(names)
+        section.used.add(path)
         word = str(section.flat.get(path)).lower()
         if word in entry.open:
             words.append(word)
@@ -145,7 +153,7 @@ def _joined(entry: Entry, section: Section) -> str:
     return " ".join(words)
 
 
-def _meaning(entry: Entry, section: Section, value: Any) -> dict[str, Any]:
+def _meaning(entry: FieldRow, section: Section, value: Any) -> dict[str, Any]:
     """The fields that a value says. Raises InputError, UnsupportedError."""
     word = str(value).lower() if isinstance(value, bool) else str(value)
     key = _path(section, entry.keys)

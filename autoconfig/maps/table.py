@@ -19,7 +19,7 @@ The engine knows no framework: who reads another kind of file writes a table, an
     unsupported = { "*" = "{place} is {value}: read are none, full" }  # UnsupportedError
     open = ["auto"]                    # words that count as absent; of joined keys: words of the table
     free = true                        # a word that the table does not hold stands for itself
-    when = { stage = [1, 2] }          # read and written only where earlier fields have these values
+    when = { stage = [1, 2], pp = "> 1" }   # read and written only where earlier fields have these values
     assumed = "why, where nothing is said"
     write = "always"                   # or "unusual": where it is not the default; without it a key is only read
     otherwise = "never"                # the word that is written where no value holds
@@ -60,7 +60,7 @@ WAYS = ("", "always", "unusual")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class FieldRow:
     """A field with its keys."""
 
     name: str
@@ -94,14 +94,14 @@ class Entry:
     def word_of(self, said: Mapping[str, Any]) -> str | None:
         """The word that says these fields; None where none does."""
         for word in self.values:
-            wanted = self.fields_of(word) or {}
-            if all(said.get(name) == value for name, value in wanted.items()) and not set("*?") & set(word):
+            wanted = {} if set("*?") & set(word) else self.fields_of(word)
+            if wanted and all(said.get(name) == value for name, value in wanted.items()):
                 return word
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class KeyRule:
     """Keys that are refused, or that matter and that no formula reads."""
 
     keys: tuple[str, ...]
@@ -128,9 +128,9 @@ class Map:
     """The table of one program's files."""
 
     source: str
-    entries: tuple[Entry, ...]
-    refused: tuple[Rule, ...] = ()
-    not_modelled: tuple[Rule, ...] = ()
+    entries: tuple[FieldRow, ...]
+    refused: tuple[KeyRule, ...] = ()
+    not_modelled: tuple[KeyRule, ...] = ()
     harmless: tuple[str, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
     """What else the table says, for those who use it."""
@@ -145,7 +145,7 @@ class Map:
         refused = (rule for rule in self.refused if all(key.startswith(f"{path}.") for key in rule.keys))
         return Map(source=self.source, entries=tuple(entries), refused=tuple(refused))
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> FieldRow:
         """The entry of this name."""
         return next(entry for entry in self.entries if entry.name == name)
 
@@ -167,7 +167,7 @@ def looked_up(table: Mapping[str, Any], word: str) -> Any:
 def map_of(table: Mapping[str, Any]) -> Map:
     """The map of a table. Raises ValueError for keys that no map has."""
     more = dict(table)
-    entries = [Entry(name=name, **_tuples(Entry, row)) for name, row in more.pop("fields", {}).items()]
+    entries = [FieldRow(name=name, **_tuples(FieldRow, row)) for name, row in more.pop("fields", {}).items()]
     rules = {name: tuple(_rule(row) for row in more.pop(name, ())) for name in ("refused", "not_modelled")}
     harmless = tuple(more.pop("harmless", ()))
     return Map(source=more.pop("source"), entries=tuple(entries), harmless=harmless, more=more, **rules)
@@ -180,13 +180,13 @@ def load_map(name: str) -> Map:
     return map_of(tomllib.loads(file.read_text(encoding="utf-8")))
 
 
-def _rule(row: Mapping[str, Any]) -> Rule:
+def _rule(row: Mapping[str, Any]) -> KeyRule:
     effect = {"effect": Effect[row["effect"].upper()]} if "effect" in row else {}
-    return Rule(**{**_tuples(Rule, row), **effect})
+    return KeyRule(**{**_tuples(KeyRule, row), **effect})
 
 
 def _tuples(kind: type, row: Mapping[str, Any]) -> dict[str, Any]:
     """A row with lists as tuples. Raises ValueError for names that are none of its fields."""
     if odd := set(row) - {one.name for one in fields(kind)}:
-        raise ValueError(f"{', '.join(sorted(odd))}: no key of a map's {kind.__name__.lower()}")
+        raise ValueError(f"{', '.join(sorted(odd))}: no key of a {kind.__name__} of a map")
     return {name: tuple(value) if isinstance(value, list) and name != "default" else value for name, value in row.items()}

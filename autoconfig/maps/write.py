@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from autoconfig.maps.read import holds
-from autoconfig.maps.table import Entry, Map
+from autoconfig.maps.table import FieldRow, Map
 
 
 def written(table: Map, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def written_paths(table: Map, fields: Mapping[str, Any]) -> Iterator[tuple[str, 
             yield from _written_entry(entry, fields)
 
 
-def _written_entry(entry: Entry, fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _written_entry(entry: FieldRow, fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     word = entry.word_of(fields) if entry.values else fields.get(entry.name)
     value = entry.otherwise if word is None else word
     if value is None:
@@ -47,11 +47,11 @@ def _written_entry(entry: Entry, fields: Mapping[str, Any]) -> Iterator[tuple[st
         yield entry.keys[0], _typed(entry, value)
 
 
-def _typed_words(entry: Entry, words: str) -> list[Any]:
+def _typed_words(entry: FieldRow, words: str) -> list[Any]:
     return [_typed(entry, word) for word in words.split()]
 
 
-def _typed(entry: Entry, value: Any) -> Any:
+def _typed(entry: FieldRow, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if entry.type == "flag":
@@ -71,7 +71,7 @@ def yaml_text(values: Mapping[str, Any]) -> str:
 
 def toml_text(values: Mapping[str, Any]) -> str:
     """A file of TOML: a table for each mapping, however deep."""
-    return "\n".join(_tables(values, ""))
+    return "\n".join([*_tables(values, ""), ""])
 
 
 def _tables(values: Mapping[str, Any], path: str) -> Iterator[str]:

@@ -11,8 +11,8 @@ from autoconfig.specs.software.software import OWN_BUCKET
 
 from autoconfig.formats.convert import write_plan
 from autoconfig.formats.hooks.deepspeed import bucket
+from autoconfig.formats.hooks.torchtitan import TORCHTITAN
 from autoconfig.formats.writers.table import WRITERS
-from autoconfig.formats.writers.torchtitan import values as torchtitan_values
 from autoconfig.megatron.write import mock_arguments
 from autoconfig.megatron.write_model import words
 from autoconfig.training.question import request_of, understand
@@ -81,7 +81,7 @@ def check_torchtitan(tmp_path, count):
     for plan in plans:
         (tmp_path / "train.toml").write_text(write_plan(scenario, plan, "torchtitan").text)
         found = config.ConfigManager().parse_args(["--job.config_file", str(tmp_path / "train.toml")])
-        for table, inside in torchtitan_values(scenario, plan).items():
+        for table, inside in TORCHTITAN.values(scenario, plan).items():
             section = attrgetter(table)(found)
             for key, value in inside.items():
                 assert getattr(section, key) == value, f"{table}.{key}"

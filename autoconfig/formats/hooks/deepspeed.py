@@ -74,8 +74,8 @@ def _add_buckets(reading: Reading, assumed: list[Remark]) -> None:
 
 
 def _complete(reading: Reading, document: Document) -> None:
-    """Add the buckets, and what another optimizer changes. Raises InputError for a batch that is not known, UnsupportedError for a one-bit optimizer
-    beside ZeRO."""
+    """Add the buckets, and what another optimizer changes. Raises InputError for a batch that is not known,
+    UnsupportedError for a one-bit optimizer beside ZeRO."""
     fields, section = reading.fields, reading.section
     if not (fields.get("global_batch") or fields.get("accumulation") or document.request.global_batch_size):
         raise InputError("train_batch_size and gradient_accumulation_steps are not in the file: say --global-batch-size N")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autoconfig.formats.hooks.deepspeed import DEEPSPEED
+from autoconfig.formats.hooks.torchtitan import TORCHTITAN
 from autoconfig.formats.mapped import MappedFormat
 from autoconfig.formats.words import Settings, Written
 from autoconfig.formats.writers import (
@@ -15,7 +16,6 @@ from autoconfig.formats.writers import (
     ms_swift,
     nanotron,
     primus,
-    torchtitan,
     trainers,
     transformer_config,
     trl,
@@ -53,13 +53,7 @@ WRITERS: dict[str, Writer | MappedFormat] = {
     "transformer-config": Writer(
         write=transformer_config.write, refused=transformer_config.refused, settings=transformer_config.settings
     ),
-    "torchtitan": Writer(
-        write=torchtitan.write,
-        refused=torchtitan.refused,
-        settings=torchtitan.settings,
-        wish=torchtitan.WISH,
-        software="torchtitan",
-    ),
+    "torchtitan": TORCHTITAN,
     "ms-swift": Writer(write=ms_swift.write, refused=ms_swift.refused, settings=ms_swift.settings, software=DEFAULT_STACK),
     "primus": Writer(write=primus.write, refused=primus.refused, settings=primus.settings, software=DEFAULT_STACK),
     "nanotron": Writer(

@@ -6,12 +6,11 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from autoconfig.formats.header import header_of
 from autoconfig.formats.hooks.deepspeed import DEEPSPEED, FULL, FUSED, SOFTWARE, is_fused
 from autoconfig.formats.projections import ALL_LINEAR, LLAMA, modules_named, names_of
 from autoconfig.formats.readers.hugging_face.sharding import is_named, names_deepspeed, sharding
 from autoconfig.formats.record import Document, TrainerRun, model_named
-from autoconfig.formats.words import accumulation
+from autoconfig.formats.words import accumulation, header_of
 from autoconfig.maps.tree import Section
 from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.models.model import ModelSpec

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from autoconfig.formats.header import header_of
 from autoconfig.formats.hooks.deepspeed import DEEPSPEED
 from autoconfig.formats.readers.accelerate import from_launcher, layout, not_modelled, settings_of_zero
 from autoconfig.formats.readers.hugging_face.preferences import KEYS, algorithm_of, not_supervised
@@ -16,6 +15,7 @@ from autoconfig.formats.readers.hugging_face.sharding import names_deepspeed, re
 from autoconfig.formats.readers.hugging_face.trainer import MORE, keep_type, name_liger, settings, settings_of_fsdp, training
 from autoconfig.formats.readers.options import options_of, read_command
 from autoconfig.formats.record import Document, TrainerRun, record
+from autoconfig.formats.words import header_of
 from autoconfig.formats.writers import trl
 from autoconfig.maps.tree import Section
 from autoconfig.megatron.check_input import CheckInput
