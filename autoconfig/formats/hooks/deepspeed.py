@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 from autoconfig.formats.mapped import Hooks, MappedFormat
 from autoconfig.formats.record import Document
@@ -37,12 +38,12 @@ def stack_of(section: Section, document: Document, assumed: list[Remark]) -> str
     return FUSED if fused else SOFTWARE
 
 
-def sharding_of(section: Section, stage: int | None, assumed: list[Remark]) -> dict[str, object]:
+def sharding_of(section: Section, stage: int | None, assumed: list[Remark]) -> dict[str, Any]:
     """Return dist_opt, fsdp, offload and buckets of a section with DeepSpeed's keys, of this stage where it stands elsewhere.
     Raises InputError, and UnsupportedError for copies over part of the GPUs (MiCS, hpZ)."""
     reading = read_fields(DEEPSPEED.table.below("zero_optimization"), section, {"stage": stage})
     _add_buckets(reading, assumed)
-    fields = {name: reading.fields[name] for name in ("dist_opt", "fsdp")}
+    fields: dict[str, Any] = {name: reading.fields[name] for name in ("dist_opt", "fsdp")}
     fields["offload"] = reading.fields.get("offload", 0.0)
     if "bucket_bytes" in reading.fields:
         fields["options"] = StackOptions(bucket_bytes=reading.fields["bucket_bytes"])
