@@ -111,7 +111,7 @@ def read_file(path: Path, request: CheckRequest) -> CheckInput:
         found = next((file for file in files if file.is_file() and not file.samefile(path)), None)
         return None if found is None else read_text(found, WANTED)
 
-    return read_any(_text_of(path), replace(request, file_name=path.name), opened)
+    return read_any(_text_of(path), request, opened)
 
 
 def _text_of(path: Path) -> str:

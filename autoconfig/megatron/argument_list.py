@@ -140,8 +140,6 @@ class Arguments:
     """Known arguments that are given in some branch of a condition that is not known, and why it is not."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What the variables of the script hold whose list this is."""
-    spoken: tuple[str, ...] = ()
-    """The file's name and its whole text: of which models they speak."""
     used: set[str] = field(default_factory=set)
 
     def has(self, *names: str) -> bool:

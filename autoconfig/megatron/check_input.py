@@ -71,8 +71,6 @@ class CheckRequest:
     own_calibration: Calibration | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     """Values of variables that the script does not set: {"NNODES": "4", "1": "first argument"}; of other formats, of keys."""
-    file_name: str = ""
-    """Of the file, where it is one: its words say of which model it is."""
 
 
 def check_request(given: Mapping[str, Any]) -> CheckRequest:
@@ -248,7 +246,6 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         global_batch_size=request.global_batch_size,
         program=script.program,
         variables={**request.settings, **script.variables},
-        spoken=(request.file_name, text),
     )
     if request.gpus is None:
         _require_gpus(gpus, read.plan)

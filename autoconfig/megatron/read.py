@@ -203,12 +203,11 @@ def read_arguments(
     global_batch_size: int | None = None,
     program: str = "",
     variables: Mapping[str, str] | None = None,
-    spoken: tuple[str, ...] = (),
 ) -> ArgumentsRead:
     """Scenario and plan of an argument list on a cluster; what is named is said instead of the list. Raises InputError.
-    `program`: the file that is started with it; `spoken`: name and text of the file that it stands in; `pinned`: a
-    Megatron-LM of an unknown release runs it; `exported`: the software that `export` priced it as, which says every switch."""
-    arguments = replace(split_arguments(argv, unread), variables=variables or {}, spoken=spoken)
+    `program`: the file that is started with it; `pinned`: a Megatron-LM of an unknown release runs it; `exported`: the software
+    that `export` priced it as, which says every switch."""
+    arguments = replace(split_arguments(argv, unread), variables=variables or {})
     _require_training(arguments)
     assumed = [Remark(name, None, "given more than once: the last one counts") for name in arguments.repeated]
     whole = model is None and model_name is None

@@ -120,7 +120,10 @@ def test_what_a_template_leaves_to_be_filled_in_is_passed_and_said():
             read_any(changed, CheckRequest())
     short = text.replace("train.micro_batch_size=$MICRO_BATCH_SIZE", "").replace('_config"', '_config -mb 2"')
     assert read_any(short, CheckRequest()).plan.mbs == 2
-    other = read_any(text.replace("_sft_config", "_sft_mine_config"), CheckRequest(settings=EXPERTS))
+    mine = text.replace("_sft_config", "_sft_mine_config")
+    with pytest.raises(InputError, match=r"'nemotron-3-nano-sft-mine': the catalogue does not hold it.*say --model NAME"):
+        read_any(mine, CheckRequest(settings=EXPERTS))
+    other = read_any(mine, CheckRequest(settings=EXPERTS, model="nemotron-3-nano"))
     assert [line for line in sentences(other.question.assumed) if "nemotron_3_nano_sft_mine_config: not known" in line]
 
 

@@ -124,7 +124,7 @@ def test_unknown_arguments_stand_in_the_closing_line_and_slips_below_the_verdict
 
 def test_the_software_of_a_script_without_new_arguments_is_explained_and_its_optimizer_sharded():
     plan = "--tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 1 --global-batch-size 64"
-    old = script(plan).replace("--vocab-size 50257 ", "")
+    old = script(plan).replace("--vocab-size 50257 ", "--vocab-file gpt2-vocab.json ")
     newer, _ = checked(old, gpu="h100")
     assert newer.source.question.scenario.software.name == "transformer-engine"
     assert any("h100-sxm-80gb is newer" in text for text in sentences(newer.source.question.assumed))

@@ -149,7 +149,15 @@ LLAMA_70B = (
 
 
 @tabled
-def test_the_vocabulary_is_guessed_by_tokenizer_names_and_rotary_base(more, vocabulary, says):
+def test_a_vocabulary_that_no_exact_name_says_is_asked_for(more):
+    """No name that is alike, no shape and no word of the file stands for it."""
+    text = f"{LLAMA_70B} --seq-length 4096 --bf16 --micro-batch-size 1 --global-batch-size 16 {more}"
+    with pytest.raises(InputError, match=r"the vocabulary is not known: .*pass --set vocab_size=N"):
+        read_arguments(text.split(), cluster_of(load_gpu("a100-80gb"), 8))
+
+
+@tabled
+def test_the_vocabulary_is_that_of_the_tokenizer_by_its_exact_name(more, vocabulary, says):
     text = f"{LLAMA_70B} --seq-length 4096 --bf16 --micro-batch-size 1 --global-batch-size 16 {more}"
     found = read_arguments(text.split(), cluster_of(load_gpu("a100-80gb"), 8))
     said = [text for text in sentences(found.assumed) if text.startswith("vocabulary")]

@@ -24,8 +24,7 @@ NAMES = [row["source"].split(" (")[0].rsplit("/", 1)[-1] for row in ROWS]
 
 
 def read(row):
-    name = row["source"].split(" (")[0].rsplit("/", 1)[-1]
-    return read_check(row["script"], CheckRequest(**{"gpu": "a100-80gb", "file_name": name, **row["given"]}))
+    return read_check(row["script"], CheckRequest(**{"gpu": "a100-80gb", **row["given"]}))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=NAMES)

@@ -11,7 +11,7 @@ from mcp.client.stdio import stdio_client
 
 ARGUMENTS = (
     "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 1 --global-batch-size 64 "
-    "--tensor-model-parallel-size 2 --bf16"
+    "--tensor-model-parallel-size 2 --bf16 --vocab-size 50257"
 )
 SMALL = {"model": "llama3-8b", "gpus": 8}
 ON_THE_LINE = ("--model", "llama3-8b", "--gpus", "8")

@@ -12,7 +12,7 @@ from autoconfig.formats.edit import line_in
 SCRIPT = """#!/bin/bash
 TP=3
 ARGS="--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096
-  --micro-batch-size 1 --global-batch-size 64
+  --micro-batch-size 1 --global-batch-size 64 --vocab-size 50257
   --tensor-model-parallel-size $TP"
 torchrun --nproc-per-node 8 --nnodes 3 pretrain_gpt.py $ARGS \\
    --pipeline-model-parallel-size 1 \\

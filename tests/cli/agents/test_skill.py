@@ -13,7 +13,7 @@ TEXT = SKILL.read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    (autoconfig .*)$", TEXT, re.MULTILINE)
 FILES = {
     "train.sh": "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 16 --hidden-size 2048 --num-attention-heads 16 "
-    "--seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 8 --global-batch-size 256 --bf16 "
+    "--seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 8 --global-batch-size 256 --bf16 --vocab-size 50257 "
     "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather\n",
     "serve.sh": "vllm serve meta-llama/Llama-3.1-8B\n",
     "run.log": "node1:77:99 [0] NCCL INFO Using network Socket\n"
