@@ -154,13 +154,13 @@ def serving_rate() -> None:
     from dataclasses import replace
 
     from autoconfig.serving.question import understand
-    from autoconfig.serving.rank import search
+    from autoconfig.serving.rank import rank
     from autoconfig.serving.request import ServeRequest
 
     request = ServeRequest(model="llama3-70b", gpus=8, gpu="h200-sxm-141gb", isl=1000, osl=500, disaggregated=False)
     question = replace(understand(request), constraints={"batch": frozenset(range(1, 2049))})
-    seconds = best_of(REPEATS, lambda: search(question))
-    found = search(question)
+    seconds = best_of(REPEATS, lambda: rank(question))
+    found = rank(question)
     rate = found.fit / seconds / 1e6
     print(f"serving, one core: {found.fit:,} deployments of {len(found.layouts)} layouts, {rate:.1f} M deployments/s")
     for model, gpus in SERVED:

@@ -12,8 +12,8 @@ from autoconfig.specs.software.engine import load_engine
 from command_line import run_in_process
 from study_help import fake_python, search, told, trials_of, write_oracle
 
+from autoconfig.planning.serving_calibration import serving_calibration
 from autoconfig.post_training.calibration import read_calibration
-from autoconfig.serving.calibration import serving_calibration
 
 OLD = Path(__file__).parent / "data" / "written_by_75a80efd"
 KEY = "ac_5929a49a1838_BuzREFWHAZGPC3aAo_FisYo4-r6EJmRvHNF_uiWO1Hs"

@@ -29,8 +29,9 @@ from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import EngineSpec, load_engine
+from autoconfig.time_model.serving.iteration import IterationTable
 from autoconfig.time_model.serving.rows import ServingJob
-from autoconfig.time_model.serving.simulation import IterationTable, Requests, SchedulerLimits, simulate
+from autoconfig.time_model.serving.simulation import Requests, SchedulerLimits, simulate
 from autoconfig.time_model.serving.tables import ServingTables, host_slowness, serving_tables_of, shipped_calibration
 
 MOST_SIMULATED = 4096

@@ -19,7 +19,7 @@ from autoconfig.render.start_json import weights_text
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.closed_loop import EdgeRange, bands_text, edge_text, milliseconds
 from autoconfig.serving.deployment import BEYOND, DeploymentReport
-from autoconfig.serving.finalists import kept
+from autoconfig.serving.finalists import keeps_limits
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.reasons import limits_of, rate_text
 from autoconfig.specs.engines.start import MemoryPart
@@ -70,7 +70,7 @@ def _judged(answer: ServeAnswer) -> str:
     """Of those that meet the limits in closed form, how many were simulated, and of these how many meet them there."""
     if not answer.simulated or not any(limits_of(answer.question)):
         return ""
-    held = sum(kept(answer.question, one) for one in answer.simulated)
+    held = sum(keeps_limits(answer.question, one) for one in answer.simulated)
     return f" in closed form, {held} of {len(answer.simulated)} tried in the simulation"
 
 

@@ -36,7 +36,7 @@ from autoconfig.specs.remarks import sentences
 from autoconfig.specs.roots import root
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.borrowed import borrowed_shares
-from autoconfig.time_model.serving.costs import constant_vector
+from autoconfig.time_model.serving.iteration import constant_vector
 from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.steady import Lengths, SteadyGeneration, generation, tokens_per_step
 from autoconfig.time_model.serving.tables import ServingCalibration, shipped_calibration

@@ -1,22 +1,31 @@
 """What stands beside the recommended deployment: the best of the other kind, with or without separate prefill instances, and
-what it costs; drafts of a layer that the checkpoint has, and what they give."""
+what it costs; drafts of a layer that the checkpoint has, and what they give; deployments that the caller named."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
-from autoconfig.planning.progress import Progress
-from autoconfig.serving.deployment import DeploymentReport, report, simulated
-from autoconfig.serving.finalists import COUNTED, figure, finalists, kept
-from autoconfig.serving.question import ServeQuestion, understand
-from autoconfig.serving.rank import Deployments, search
-from autoconfig.serving.request import ServeRequest
-from autoconfig.time_model.serving.steady import tokens_per_step
+import numpy as np
 
+from autoconfig.planning.progress import Progress
+from autoconfig.serving.deployment import DeploymentReport, at_rate, benchmarked, decode_memory, report
+from autoconfig.serving.disaggregated import named, prefill_lacks_bytes
+from autoconfig.serving.finalists import COUNTED, Contest, figure
+from autoconfig.serving.question import ServeQuestion, understand
+from autoconfig.serving.rank import Deployments, rank
+from autoconfig.serving.request import ServeRequest
+from autoconfig.serving.space import refused
+from autoconfig.specs.errors import GIB, InputError, option
+from autoconfig.specs.serve_plan import EnginePlan, ServePlan, parse_serve_plan
+from autoconfig.specs.software.engine import supports
+from autoconfig.time_model.serving.steady import Pricer, tokens_per_step
+
+LAYOUT = ("tp", "pp", "ep", "adp", "weights", "kv")
+NO_ENGINE = "no engine runs this combination (see docs/inference.md, the space)"
 DRAFTING = ("vllm", "sglang", "tensorrt-llm")
 """Engines that let a layer of the checkpoint draft."""
 TRIED = 3
@@ -26,26 +35,25 @@ TRIED = 3
 def beside(
     question: ServeQuestion,
     request: ServeRequest,
-    found: Deployments,
+    deployments: Deployments,
     best: DeploymentReport,
     progress: Progress | None = None,
 ) -> tuple[DeploymentReport | None, str]:
     """(the best deployment of the other kind, what it costs or saves): of a search of its own where separate instances are
-    recommended, else of `found`; (None, why) where there is none, (None, "") where separate ones were not asked for."""
+    recommended, else of `deployments`; (None, why) where there is none, (None, "") where separate ones were not asked for."""
     if not question.disaggregated:
         return None, ""
     if best.plan.prefill is not None:
-        alone = replace(question, disaggregated=False)
-        _, reports, _, _ = finalists(alone, replace(request, top=1), progress)
-        good = [one for one in reports if not request.simulate or kept(question, one)]
+        contest = Contest(replace(question, disaggregated=False), replace(request, top=1), progress)
+        good = [one for one in contest.best().reports if not request.simulate or contest.keeps(one)]
         if not good:
             return None, "without separate prefill instances none was found within the limits on these GPUs"
         return good[0], f"simpler, without separate prefill instances: {difference(question, best, good[0])}"
-    for row in [int(row) for row in found.order if found.columns["prefill"][row] >= 0][:TRIED]:
-        one = report(question, found, row)
-        if request.simulate:
-            one = replace(one, latency=simulated(question, one))
-        if not request.simulate or kept(question, one):
+    contest = Contest(question, request)
+    for row in [int(row) for row in deployments.order if deployments.columns.prefill[row] >= 0][:TRIED]:
+        one = report(question, deployments, row)
+        one = contest.simulate(one) if request.simulate else one
+        if not request.simulate or contest.keeps(one):
             return one, f"with separate prefill instances: {difference(question, best, one)}"
     return None, "separate prefill instances: none was found within the limits on these GPUs"
 
@@ -112,24 +120,23 @@ def drafts(question: ServeQuestion, request: ServeRequest, best: DeploymentRepor
     if not model.mtp_num_layers or request.draft_tokens or question.engine.framework not in DRAFTING or not best.tpot_s:
         return None
     plans = [best.plan.decode, *([best.plan.prefill] if best.plan.prefill else [])]
-    keys = ("tp", "pp", "ep", "adp", "weights", "kv")
-    pins = {**question.constraints, **{key: frozenset({getattr(plan, key) for plan in plans}) for key in keys}}
+    pins = {**question.constraints, **{key: frozenset({getattr(plan, key) for plan in plans}) for key in LAYOUT}}
     before = _first(replace(question, constraints=pins))
     if any(plan.pp > 1 for plan in plans):
         if 1 not in question.constraints.get("pp", {1}):
             return None
         pins = {**question.constraints, "pp": frozenset({1})}
     curve, source = published_drafts(model.name)
-    found: list[tuple[int, float, DeploymentReport]] = []
+    drafting: list[tuple[int, float, DeploymentReport]] = []
     for drafted, tokens in curve.items():
         chance = acceptance_of(drafted, tokens)
         asked = understand(replace(request, draft_tokens=drafted, acceptance=chance))
         one = _first(replace(asked, constraints=pins, tpot_s=question.tpot_s))
         if one is not None:
-            found.append((drafted, chance, one))
-    if before is None or not found:
+            drafting.append((drafted, chance, one))
+    if before is None or not drafting:
         return None
-    drafted, chance, one = min(found, key=lambda each: (figure(question, each[2]), each[2].tpot_s))
+    drafted, chance, one = min(drafting, key=lambda each: (figure(question, each[2]), each[2].tpot_s))
     return Drafts(
         draft_tokens=drafted,
         acceptance=chance,
@@ -145,5 +152,74 @@ def drafts(question: ServeQuestion, request: ServeRequest, best: DeploymentRepor
 
 
 def _first(question: ServeQuestion) -> DeploymentReport | None:
-    found = search(question.in_means())
-    return report(question, found, int(found.order[0])) if len(found.order) else None
+    deployments = rank(question.in_means())
+    return report(question, deployments, int(deployments.order[0])) if len(deployments.order) else None
+
+
+def included(question: ServeQuestion, text: str) -> tuple[str, DeploymentReport | None, str]:
+    """(the text, its report, why there is none). Raises InputError for a text that is no plan."""
+    try:
+        plan = parse_serve_plan(text)
+    except InputError as error:
+        raise InputError(f"{option('include')} {text}: {error.message}") from error
+    return text, *(_aggregated(question, plan.decode) if plan.prefill is None else _disaggregated(question, plan))
+
+
+def _aggregated(question: ServeQuestion, own: EnginePlan) -> tuple[DeploymentReport | None, str]:
+    own = own.replace(replicas=max(question.num_gpus // own.size, 1)) if own.replicas == 1 else own
+    if why := next(_lacks(question, own), ""):
+        return None, why
+    constraints = {key: frozenset({getattr(own, key)}) for key in (*LAYOUT, "batch", "tokens")}
+    narrow = replace(question, constraints=constraints, num_gpus=own.gpus, disaggregated=False, ttft_s=None, tpot_s=None)
+    tried = (rank(replace(narrow, rate=rate)) for rate in dict.fromkeys((question.rate, 0.0)))
+    alone = next((each for each in tried if len(each.order)), None)  # of a rate that it does not carry, with a full queue
+    if alone is None:
+        return None, NO_ENGINE
+    return at_rate(question, benchmarked(narrow, report(narrow, alone, int(alone.order[0])))), ""
+
+
+def _lacks(question: ServeQuestion, own: EnginePlan) -> Iterator[str]:
+    """What keeps the plan from running, the first thing first."""
+    heads, checkpoint = question.model.num_attention_heads, question.checkpoint
+    if own.gpus > question.num_gpus:
+        yield f"takes {own.gpus} GPUs, there are {question.num_gpus}"
+    if heads % own.tp:
+        yield f"tp={own.tp} does not divide the {heads} attention heads"
+    if checkpoint is not None and own.weights != checkpoint.main.form:
+        yield f"the checkpoint is quantised: weights={checkpoint.main.form}"
+    if checkpoint is None and not supports(question.gpu, own.weights):
+        yield f"{question.gpu.id} does not multiply in weights={own.weights}"
+    if why := refused(question.model, question.engine, own, question.gpus_per_node, checkpoint):
+        yield why
+    memory = decode_memory(question, own)
+    held = int(memory.max_concurrency) * own.adp
+    if held < own.batch:
+        yield f"memory holds {held} sequences of {question.workload.held_tokens:g} tokens, batch is {own.batch}"
+    if memory.kv_pool_bytes < question.longest_bytes(own, memory):
+        yield f"memory does not hold the longest request, {question.workload.longest_tokens:,.0f} tokens"
+
+
+def _disaggregated(question: ServeQuestion, plan: ServePlan) -> tuple[DeploymentReport | None, str]:
+    """The same of separate prefill and decode instances, at the throughput that the fewer of both carry."""
+    first = plan.prefill
+    assert first is not None
+    if question.lengths.steps <= 0:
+        return None, "answers of one token need no decode instances"
+    if plan.gpus > question.num_gpus:
+        return None, f"takes {plan.gpus} GPUs, there are {question.num_gpus}"
+    if first.kv != plan.decode.kv:
+        return None, f"prefill instances have kv={first.kv}, decode instances kv={plan.decode.kv}: no engine converts a cache"
+    for own in (first, plan.decode):
+        constraints: dict[str, frozenset[object]] = {key: frozenset({getattr(own, key)}) for key in LAYOUT}
+        why = refused(question.model, question.engine, own, question.gpus_per_node, question.checkpoint)
+        if why or next(question.layouts(constraints, own.size), None) is None:
+            return None, why or f"{own}: {NO_ENGINE}"
+    lacks = prefill_lacks_bytes(question, first)
+    if lacks > 0:
+        return None, f"a prefill GPU lacks {lacks / GIB:.1f} GiB for the longest prompt, {question.longest_prompt:,.0f} tokens"
+    question = replace(question, num_gpus=plan.gpus, rate=0.0)
+    columns = named(question, Pricer(lengths=question.lengths), plan)
+    if columns is None:
+        return None, f"memory of a decode GPU does not hold batch {plan.decode.batch}"
+    alone = Deployments(question=question, layouts=(plan.decode, first), columns=columns, order=np.zeros(1, dtype=np.int64))
+    return report(question, alone, 0), ""

@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.memory_model.serving import ServingMemory
-from autoconfig.time_model.serving.costs import iteration_seconds
+from autoconfig.time_model.serving.iteration import IterationTable, iteration_seconds
 from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.scheduler import scheduler_limits
 from autoconfig.time_model.serving.simulation import (
-    IterationTable,
     Requests,
     SimulatedStream,
     poisson_arrivals,

@@ -16,16 +16,9 @@ from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import Deployments
 from autoconfig.specs.json_record import Positive, Share
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan
-from autoconfig.time_model.serving.costs import iteration_parts
+from autoconfig.time_model.serving.iteration import IterationTable, iteration_parts
 from autoconfig.time_model.serving.scheduler import scheduler_limits
-from autoconfig.time_model.serving.simulation import (
-    IterationTable,
-    Requests,
-    SimulatedStream,
-    poisson_arrivals,
-    sampled_lengths,
-    simulate,
-)
+from autoconfig.time_model.serving.simulation import Requests, SimulatedStream, poisson_arrivals, sampled_lengths, simulate
 from autoconfig.time_model.serving.steady import prompts_per_iteration
 from autoconfig.time_model.serving.workload import Trace
 
@@ -132,9 +125,9 @@ class DeploymentReport:
         return self.longest_bytes > float(self.memory.kv_bytes_per_sequence)
 
 
-def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentReport:
+def report(question: ServeQuestion, deployments: Deployments, row: int) -> DeploymentReport:
     """A row of the columns in full."""
-    plan, c = found.plan(row), {name: float(values[row]) for name, values in found.columns.items()}
+    plan, c = deployments.plan(row), {name: float(getattr(deployments.columns, name)[row]) for name in MEASURED}
     decode = plan.decode
     per_gpu = c["requests_per_s"] * question.lengths.osl / c["gpus"]
     job = question.job(decode)
@@ -168,6 +161,9 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
         cost_per_million_tokens=_cost(question, per_gpu),
         joules_per_token=None if (watts := question.gpu.power_watts) is None else watts / per_gpu,
     )
+
+
+MEASURED = ("requests_per_s", "batch", "ttft_s", "tpot_s", "gpus")
 
 
 def step_parts(question: ServeQuestion, plan: EnginePlan, users: float) -> dict[str, float]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.memory_model.serving import ServingMemory, kv_token_bytes, state_sequence_bytes
+from autoconfig.serving.price import DeploymentColumns
 from autoconfig.serving.question import NIC_EFFICIENCY, ServeQuestion
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan
 from autoconfig.time_model.serving.rows import ServingJob
@@ -112,7 +113,7 @@ def decode(question: ServeQuestion, pricer: Pricer, job: ServingJob, batches: Ve
 
 def pairs(
     question: ServeQuestion, pricer: Pricer, plans: Sequence[EnginePlan], prefills: Sequence[Prefill], batches: Vector
-) -> list[dict[str, Vector]]:
+) -> list[DeploymentColumns]:
     """The best prefill layouts within --ttft with every decode layout, in the ratio that serves most requests; GPUs that
     neither side uses are not booked."""
     limit = question.ttft_s or np.inf
@@ -145,13 +146,13 @@ def pairs_under_load(
     prefills: Sequence[Prefill],
     batches: Vector,
     wanted: float,
-) -> list[dict[str, Vector]]:
+) -> list[DeploymentColumns]:
     """Pairs of layouts whose prefill instances are the fewest that carry `wanted` requests/s within --ttft, or one more; a
     row's requests are those of one decode instance, whose number the load decides. A deployment within a node sends over its
     link."""
-    blocks: list[dict[str, Vector]] = []
+    blocks: list[DeploymentColumns] = []
     for most in sorted({min(question.num_gpus, question.gpus_per_node), question.num_gpus}):
-        asked = replace(question, num_gpus=most)
+        smaller = replace(question, num_gpus=most)
         ready = []
         for one in prefills:
             first = replace(one, sent_s=transfer_seconds(question, one.plan, most))
@@ -161,15 +162,15 @@ def pairs_under_load(
                 fewest = float(counts[np.searchsorted(carried, wanted)])
                 ready.append((fewest * one.size, first.prompt_s + first.sent_s, one.index, fewest, first))
         ready.sort(key=lambda each: each[:3])
-        kept: dict[tuple[str, str], list[tuple[float, Prefill]]] = {}
+        by_format: dict[tuple[str, str], list[tuple[float, Prefill]]] = {}
         for *_, fewest, first in ready:
-            kept.setdefault((first.plan.weights, first.plan.kv), []).append((fewest, first))
-        chosen = {first.index: fewest for some in kept.values() for fewest, first in some[:PREFILLS_OF_A_FORMAT]}
+            by_format.setdefault((first.plan.weights, first.plan.kv), []).append((fewest, first))
+        chosen = {first.index: fewest for some in by_format.values() for fewest, first in some[:PREFILLS_OF_A_FORMAT]}
         firsts = [first for *_, first in ready if first.index in chosen]
-        for first, index, second in _matched(asked, pricer, plans, firsts, batches):
+        for first, index, second in _matched(smaller, pricer, plans, firsts, batches):
             for counts in chosen[first.index] + np.arange(float(MORE_PREFILLS)):
                 if counts * first.size + plans[index].size <= most:
-                    blocks.append(_under_load(asked, first, second, index, plans[index], float(counts)))
+                    blocks.append(_under_load(smaller, first, second, index, plans[index], float(counts)))
     return blocks
 
 
@@ -199,15 +200,15 @@ def _matched(
 
 def _under_load(
     question: ServeQuestion, first: Prefill, second: Decode, index: int, plan: EnginePlan, instances: float
-) -> dict[str, Vector]:
+) -> DeploymentColumns:
     """Columns with `instances` of `first` under the load, and as many decode instances as there is room for."""
     one = np.ones(len(second.batch))
     beside = instances * first.size
     busy = np.minimum(question.rate / (instances * first.requests_per_s), 1.0 - 1e-9)
     decoders = np.floor((question.num_gpus - beside) / plan.size)
-    found = columns(question, first, second, index, plan, one * instances, one * decoders, one * MAX_UTILISATION)
-    ttft_s = one * first.ttft_s(one * busy, one * instances)
-    return {**found, "ttft_s": ttft_s, "random_ttft_s": ttft_s}
+    block = columns(question, first, second, index, plan, one * instances, one * decoders, one * MAX_UTILISATION)
+    ttft_s = first.ttft_s(one * busy, one * instances)
+    return replace(block, ttft_s=ttft_s, random_ttft_s=ttft_s)
 
 
 def columns(
@@ -219,29 +220,28 @@ def columns(
     instances: Vector,
     decoders: Vector,
     utilisation: Vector,
-) -> dict[str, Vector]:
-    """Columns of rank.COLUMNS: `instances` of `first` at no more than this utilisation, and `decoders` of `second`, layout
+) -> DeploymentColumns:
+    """Rows of `instances` of `first` at no more than this utilisation, and `decoders` of `second`, layout
     `plan` of that index."""
-    one = np.ones(len(second.batch))
     served = np.minimum(utilisation * instances * first.requests_per_s, decoders * second.requests_per_s)
     ttft_s = first.ttft_s(served / (instances * first.requests_per_s), instances)
     rank_tokens = second.batch / (plan.adp * plan.pp) * (1.0 + question.lengths.drafted)
-    return {
-        "layout": one * index,
-        "batch": second.batch,
-        "tokens": np.maximum(np.ceil(rank_tokens / 256.0) * 256.0, MIN_TOKENS),
-        "replicas": one * decoders,
-        "requests_per_s": served,
-        "ttft_s": ttft_s,
-        "random_ttft_s": ttft_s,
-        "tpot_s": second.step_s / question.lengths.tokens_per_step,
-        "gpus": instances * first.size + decoders * plan.size,
-        "headroom": second.headroom,
-        "prefill": one * first.index,
-        "prefills": one * instances,
-        "size": one * plan.size,
-        "each": second.requests_per_s,
-    }
+    return DeploymentColumns.of(
+        layout=index,
+        prefill=first.index,
+        batch=second.batch,
+        tokens=np.maximum(np.ceil(rank_tokens / 256.0) * 256.0, MIN_TOKENS),
+        replicas=decoders,
+        requests_per_s=served,
+        ttft_s=ttft_s,
+        random_ttft_s=ttft_s,
+        tpot_s=second.step_s / question.lengths.tokens_per_step,
+        gpus=instances * first.size + decoders * plan.size,
+        headroom=second.headroom,
+        prefills=instances,
+        size=plan.size,
+        each=second.requests_per_s,
+    )
 
 
 def instance(question: ServeQuestion, plan: EnginePlan, replicas: int) -> EnginePlan:
@@ -249,7 +249,7 @@ def instance(question: ServeQuestion, plan: EnginePlan, replicas: int) -> Engine
     return plan.replace(batch=1, tokens=int(prefill_tokens(question)), replicas=replicas)
 
 
-def asked(question: ServeQuestion, pricer: Pricer, plan: ServePlan) -> dict[str, Vector] | None:
+def named(question: ServeQuestion, pricer: Pricer, plan: ServePlan) -> DeploymentColumns | None:
     """One deployment that was named, prefill instances at index 1 of its layouts; None where its decode side does not fit."""
     assert plan.prefill is not None
     first = prefill(question, pricer, question.job(plan.prefill), 1)

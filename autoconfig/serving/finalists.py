@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from autoconfig.planning.progress import Progress
 from autoconfig.serving.deployment import DeploymentReport, report, simulated
+from autoconfig.serving.price import DeploymentColumns
 from autoconfig.serving.question import ServeQuestion
-from autoconfig.serving.rank import Deployments, at_most, one_per_layout, search
+from autoconfig.serving.rank import Deployments, rank
 from autoconfig.serving.reasons import closed_over, over_limits
 from autoconfig.serving.request import ServeRequest
 from autoconfig.specs.layouts import first_positions
@@ -27,205 +28,11 @@ MAX_LAST = 12
 """Deployments that are simulated before limits are called out of reach."""
 CLOSED_AGREES = 1.35
 """The closed form's TTFT over the simulated mean at most (docs/inference.md, steady state)."""
-_Tried = tuple[ServeQuestion, Deployments, list[DeploymentReport]]
-"""What was searched, all of it, and the reports of its finalists."""
-Found = tuple[Deployments, list[DeploymentReport], list[str], list[DeploymentReport]]
-"""Columns, reports with the first ones simulated, remarks, and all that were simulated."""
 
 
-def kept(question: ServeQuestion, one: DeploymentReport) -> bool:
+def keeps_limits(question: ServeQuestion, one: DeploymentReport) -> bool:
     """Whether it was simulated and every limit held."""
     return one.latency is not None and max(over_limits(question, one.latency).values()) <= 1.0
-
-
-class _Walk:
-    """What is tried on how many GPUs; no deployment is simulated twice."""
-
-    def __init__(self, question: ServeQuestion, request: ServeRequest, progress: Progress | None) -> None:
-        self.question, self.request, self.progress = question, request, progress
-        self.base = search(question.in_means(), progress)
-        self.seen: dict[str, DeploymentReport] = {}
-
-    def tried(self, below: int, most: int) -> tuple[Deployments, list[DeploymentReport]]:
-        """Deployments on more than `below` and at most `most` GPUs: the first by the goal, then the one furthest within the
-        limits of each tensor parallelism, until one keeps them in the simulation; those that do come first."""
-        found = at_most(self.base, most)
-        order = found.order[found.columns["gpus"][found.order] > below]
-        c = found.columns
-        firsts = one_per_layout(replace(found, order=order), self.request.simulate)
-        by_speed = order[np.argsort(closed_over(self.question.in_means(), found)[order], kind="stable")]
-        tp = np.array([plan.tp for plan in found.layouts])[c["layout"][by_speed].astype(int)]
-        fastest = [int(row) for row in by_speed[first_positions(2 * tp + (c["prefill"][by_speed] >= 0))]]
-        rows: dict[int, DeploymentReport] = {}
-        for number, row in enumerate(dict.fromkeys([*firsts, *fastest])):
-            if number >= len(firsts) and any(kept(self.question, one) for one in rows.values()):
-                break
-            rows[row] = self._simulated(report(self.question, found, row))
-        good = [row for row, one in rows.items() if kept(self.question, one)]
-        rest = [row for row in order if row not in good]
-        ordered = replace(found, order=np.array([*good, *rest], dtype=np.int64))
-        return ordered, [*(rows[row] for row in good), *(one for row, one in rows.items() if row not in good)]
-
-    def shown(self, found: Deployments) -> list[DeploymentReport]:
-        """The reports of an answer, the first ones simulated; those that break limits there come behind."""
-        reports = [report(self.question, found, row) for row in one_per_layout(found, self.request.top)]
-        some = self.request.simulate
-        reports = [self._simulated(one) if i < some or str(one.plan) in self.seen else one for i, one in enumerate(reports)]
-        return sorted(reports, key=lambda one: one.latency is not None and not kept(self.question, one))
-
-    def _simulated(self, one: DeploymentReport) -> DeploymentReport:
-        name = str(one.plan)
-        if name not in self.seen:
-            if self.progress is not None:
-                self.progress(f"simulating {name}")
-            self.seen[name] = replace(one, latency=simulated(self.question, one))
-        return replace(one, latency=self.seen[name].latency)
-
-
-def fewest(question: ServeQuestion, request: ServeRequest, progress: Progress | None) -> Found | None:
-    """The deployments on the fewest GPUs of which one keeps the limits in the simulation; where none does, those on all GPUs.
-    None where the closed form knows none within the limits, or nothing is to be simulated."""
-    walk = _Walk(question, request, progress)
-    base = walk.base
-    if not request.simulate or not base.carries or not len(base.order):
-        return None
-    booked = np.unique(base.columns["gpus"][base.order]).astype(int)
-    least, most = int(booked[0]), question.num_gpus
-    below, found, reports = least - 1, base, list[DeploymentReport]()
-    for gpus in [*(int(one) for one in booked[:ONE_BY_ONE]), most]:
-        if gpus <= below:
-            continue
-        found, reports = walk.tried(below, gpus)
-        if reports and kept(question, reports[0]):
-            break
-        below = gpus if gpus < most else below
-    while reports and kept(question, reports[0]) and reports[0].gpus - below > 1:
-        middle = (below + reports[0].gpus) // 2
-        fewer, some = walk.tried(below, middle)
-        if some and kept(question, some[0]):
-            found, reports = fewer, some
-        else:
-            below = middle
-    best = next((one for one in reports if kept(question, one)), None)
-    lines = []
-    if best is not None and best.gpus > least:
-        few = f"{least:,} GPU carries" if least == 1 else f"{least:,} GPUs carry"
-        lines = [f"{few} the mean load; on fewer than {best.gpus:,} bursts break the limits in the simulation"]
-    whole = _beside(found, base, int(max((one.gpus for one in reports), default=0)))
-    return whole, walk.shown(whole), lines, list(walk.seen.values())
-
-
-def _beside(found: Deployments, base: Deployments, most: int) -> Deployments:
-    """`found` with those of `base`, of which those on more than `most` GPUs are ranked behind and others, which break limits in
-    the simulation, are not."""
-    more = np.flatnonzero(base.columns["gpus"][base.order] > most)
-    columns = {name: np.concatenate([found.columns[name], base.columns[name]]) for name in found.columns}
-    order = np.concatenate([found.order, len(found.columns["layout"]) + base.order[more]]).astype(np.int64)
-    return replace(base, columns=columns, order=order)
-
-
-def finalists(question: ServeQuestion, request: ServeRequest, progress: Progress | None) -> Found:
-    """What of_loads finds. Where none of it is within the limits in the simulation, the deployments that are fastest in closed
-    form are simulated too, and every tp of which one is within them is searched for itself."""
-    first = (fewest(question, request, progress) if question.rate and question.goal in COUNTED else None) or of_loads(
-        question, request, progress
-    )
-    found, reports, _, tried = first
-    out_of_reach = not reports and (not question.tails or not found.carries)
-    if not request.simulate or out_of_reach or any(kept(question, one) for one in reports):
-        return first
-    better: dict[int, list[Found]] = {}
-    for columns, row in _fastest(question, CLOSED_AGREES if not reports else 1.0):
-        one = report(question, columns, row)
-        tp = one.plan.decode.tp
-        if tp in better:
-            continue
-        if progress is not None:
-            progress(f"simulating {one.plan}")
-        one = replace(one, latency=simulated(question, one))
-        tried = [*tried, one]
-        if kept(question, one):
-            said = f"of tp={tp} alone: what is ranked first of all breaks the limits in the simulation"
-            alone = replace(columns, question=question, order=np.array([row]))
-            better[tp] = [(alone, [one], [f"the fastest {said}"], [])]
-            narrow = replace(question, constraints={**question.constraints, "tp": frozenset({tp})})
-            found, within, lines, more = of_loads(narrow, request, progress)
-            tried = [*tried, *more]
-            if any(kept(question, each) for each in within):
-                better[tp].append((replace(found, question=question), within, [said, *lines], []))
-    some = [each for both in better.values() for each in both]
-    best = min(some, key=lambda each: (_figure(question, each[1]), each[1][0].tpot_s)) if some else first
-    return (*best[:3], tried)
-
-
-def _fastest(question: ServeQuestion, slack: float) -> list[tuple[Deployments, int]]:
-    """The MAX_LAST deployments that are furthest within the limits in closed form, best first: the best one of each tensor
-    parallelism and token budget, on as few GPUs as the load takes and on all of them. Limits of percentiles may be exceeded
-    by a factor `slack`, as the closed form knows means, and these not exactly."""
-    wide = question.in_means(slack)
-    loads = [search(wide)]
-    if question.rate and 0.99 * loads[0].most_load > 1.0:
-        loads.append(search(replace(wide, sized_for=0.99 * loads[0].most_load)))
-    best: dict[str, tuple[float, Deployments, int]] = {}
-    for found in loads:
-        over, c = closed_over(question.in_means(), found)[found.order], found.columns
-        tp = np.array([plan.tp for plan in found.layouts])[c["layout"][found.order].astype(int)]
-        by_speed = np.argsort(over, kind="stable")
-        kinds = np.stack([tp, c["tokens"][found.order], c["prefill"][found.order] >= 0], axis=1)[by_speed]
-        for i in by_speed[np.sort(np.unique(kinds, axis=0, return_index=True)[1])]:
-            plan = found.plan(int(found.order[i]))
-            best.setdefault(str(plan), (float(over[i]), found, int(found.order[i])))
-    return [(found, row) for _, found, row in sorted(best.values(), key=lambda each: each[0])[:MAX_LAST]]
-
-
-def of_loads(question: ServeQuestion, request: ServeRequest, progress: Progress | None) -> Found:
-    """Where simulated means of finalists are beyond the limits,
-    others are looked for, as bursts and long requests are in no closed form: under a load deployments sized for more of it,
-    until one is within; of a full queue those of closer limits in closed form, until the first is within, and the best of all
-    is taken."""
-    start = harder = question.in_means()
-    tried = [(start, *_simulated_reports(question, start, request, progress))]
-    while request.simulate and len(tried) <= MAX_SIZES:
-        _, found, reports = tried[-1]
-        good = [kept(question, one) for one in reports]
-        if not good or any(good if question.rate else good[:1]):
-            break
-        before, harder = harder, _harder(question, harder, found, reports)
-        if (harder.sized_for, harder.ttft_s, harder.tpot_s) == (before.sized_for, before.ttft_s, before.tpot_s):
-            break
-        tried.append((harder, *_simulated_reports(question, harder, request, progress)))
-    if question.rate and len(tried) > 1:
-        tried += _between(question, request, progress, *tried[-2:])
-    some = [each for each in tried if each[2]] or tried[:1]
-    within = [each for each in some if any(kept(question, one) for one in each[2])]
-    harder, found, reports = min(within, key=lambda each: _figure(question, each[2])) if within else some[-1]
-    reports.sort(key=lambda one: one.latency is not None and not kept(question, one))
-    lines = [_harder_text(start, harder)] if harder is not start and within else []
-    return replace(found, question=question), reports, lines, [one for each in tried for one in each[2] if one.latency]
-
-
-def _between(
-    question: ServeQuestion, request: ServeRequest, progress: Progress | None, low: _Tried, high: _Tried
-) -> list[_Tried]:
-    """Loads between one whose finalists break the limits and the next that was tried, of which one is within them: the gap is
-    halved. What holds for one load need not hold for a larger one, so all that were tried are compared, not only the last."""
-    tried: list[_Tried] = []
-    for _ in range(BISECTIONS):
-        within = [one.gpus for one in high[2] if kept(question, one)]
-        if not within or low[2][0].gpus + 1 >= min(within):
-            break
-        size = (low[0].sized_for * high[0].sized_for) ** 0.5
-        asked = replace(low[0], sized_for=size)
-        middle = (asked, *_simulated_reports(question, asked, request, progress))
-        tried.append(middle)
-        good = any(kept(question, one) for one in middle[2])
-        low, high = (low, middle) if good else (middle if middle[2] else low, high)
-    return tried
-
-
-def _figure(question: ServeQuestion, reports: Sequence[DeploymentReport]) -> float:
-    """What the goal makes least, of the first that is within the limits in the simulation."""
-    return figure(question, next(one for one in reports if kept(question, one)))
 
 
 def figure(question: ServeQuestion, one: DeploymentReport) -> float:
@@ -234,22 +41,238 @@ def figure(question: ServeQuestion, one: DeploymentReport) -> float:
     return figures.get(question.goal, -one.tokens_per_s_per_gpu)
 
 
-def _harder(
-    question: ServeQuestion, tried: ServeQuestion, found: Deployments, reports: Sequence[DeploymentReport]
-) -> ServeQuestion:
-    """What is asked of the closed form next where simulated finalists of `tried` are beyond the limits of `question`: to carry
-    more of a load; of a full queue closer limits, below the first finalist's own figures by as much as it exceeds them."""
-    if question.rate:
-        most = 0.99 * found.most_load
-        step = max(HEADROOM_STEP, most ** (1.0 / MAX_SIZES))
-        return replace(tried, sized_for=max(min(tried.sized_for * step, most), tried.sized_for))
-    assert reports[0].latency is not None
-    best, over = reports[0], over_limits(question, reports[0].latency)
-    figures = ((over["ttft"], tried.ttft_s, best.ttft_s), (over["tpot"], tried.tpot_s, best.tpot_s))
-    nearer = [
-        min(0.99 / beyond * min(closed / now, 1.0), 1.0) if now and beyond > 1.0 else 1.0 for beyond, now, closed in figures
-    ]
-    return tried.limited(ttft=nearer[0], tpot=nearer[1])
+@dataclass(frozen=True, kw_only=True)
+class Finalists:
+    """What one search in closed form found, and its first deployments in full."""
+
+    asked: ServeQuestion
+    """Of the closed form: nearer limits, or more of the load, than the question's own where bursts ask for it."""
+    deployments: Deployments
+    reports: list[DeploymentReport]
+    """The first ones simulated; those that break limits there come behind."""
+    remarks: list[str] = field(default_factory=list)
+    simulated: list[DeploymentReport] = field(default_factory=list)
+    """All that were on the way here."""
+
+
+class Contest:
+    """What is searched and simulated for one question; no deployment is simulated twice."""
+
+    def __init__(self, question: ServeQuestion, request: ServeRequest, progress: Progress | None = None) -> None:
+        self.question, self.request, self.progress = question, request, progress
+        self._seen: dict[str, DeploymentReport] = {}
+
+    def best(self) -> Finalists:
+        """The deployments that are best in closed form and keep the limits in the simulation. Where none does, those that are
+        fastest in closed form are simulated too, and every tp of which one keeps them is searched for itself."""
+        counted = self.question.rate and self.question.goal in COUNTED
+        first = (self._on_fewest_gpus() if counted else None) or self.of_loads(self.question)
+        out_of_reach = not first.reports and (not self.question.tails or not first.deployments.carries)
+        if not self.request.simulate or out_of_reach or self.any_keeps(first.reports):
+            return first
+        return self._by_parallelism(first)
+
+    def keeps(self, one: DeploymentReport) -> bool:
+        """Whether it was simulated and every limit held."""
+        return keeps_limits(self.question, one)
+
+    def any_keeps(self, reports: Iterable[DeploymentReport]) -> bool:
+        """Whether one of them was simulated and every limit held."""
+        return any(map(self.keeps, reports))
+
+    def simulate(self, one: DeploymentReport) -> DeploymentReport:
+        """The deployment with its latencies under load."""
+        name = str(one.plan)
+        if name not in self._seen:
+            if self.progress is not None:
+                self.progress(f"simulating {name}")
+            self._seen[name] = replace(one, latency=simulated(self.question, one))
+        return replace(one, latency=self._seen[name].latency)
+
+    def _figure(self, finalists: Finalists) -> float:
+        """What the goal makes least, of the first that keeps the limits in the simulation."""
+        return figure(self.question, next(filter(self.keeps, finalists.reports)))
+
+    def _kept_first(self, reports: Iterable[DeploymentReport]) -> list[DeploymentReport]:
+        return sorted(reports, key=lambda one: one.latency is not None and not self.keeps(one))
+
+    def _by_parallelism(self, first: Finalists) -> Finalists:
+        """The best of each tp of which one of the fastest in closed form keeps the limits: that one, and what a search for this
+        tp alone finds; `first` where there is none."""
+        better: dict[int, list[Finalists]] = {}
+        tried = list(first.simulated)
+        for deployments, row in self._fastest(1.0 if first.reports else CLOSED_AGREES):
+            one = report(self.question, deployments, row)
+            tp = one.plan.decode.tp
+            if tp in better:
+                continue
+            one = self.simulate(one)
+            tried.append(one)
+            if not self.keeps(one):
+                continue
+            text = f"of tp={tp} alone: what is ranked first of all breaks the limits in the simulation"
+            alone = replace(deployments, question=self.question, order=np.array([row]))
+            better[tp] = [Finalists(asked=self.question, deployments=alone, reports=[one], remarks=[f"the fastest {text}"])]
+            constraints = {**self.question.constraints, "tp": frozenset({tp})}
+            narrow = self.of_loads(replace(self.question, constraints=constraints))
+            tried += narrow.simulated
+            if self.any_keeps(narrow.reports):
+                better[tp].append(replace(narrow, remarks=[text, *narrow.remarks]))
+        every = [each for some in better.values() for each in some]
+        best = min(every, key=lambda each: (self._figure(each), each.reports[0].tpot_s)) if every else first
+        return replace(best, simulated=tried)
+
+    def _fastest(self, slack: float) -> list[tuple[Deployments, int]]:
+        """The MAX_LAST deployments that are furthest within the limits in closed form, best first: the best one of each tensor
+        parallelism and token budget, on as few GPUs as the load takes and on all of them. Limits of percentiles may be exceeded
+        by a factor `slack`, as the closed form knows means, and these not exactly."""
+        wide = self.question.in_means(slack)
+        loads = [rank(wide)]
+        if self.question.rate and 0.99 * loads[0].most_load > 1.0:
+            loads.append(rank(replace(wide, sized_for=0.99 * loads[0].most_load)))
+        best: dict[str, tuple[float, Deployments, int]] = {}
+        for one in loads:
+            over, c = closed_over(self.question.in_means(), one)[one.order], one.columns.take(one.order)
+            by_speed = np.argsort(over, kind="stable")
+            kinds = np.stack([one.tp(one.order), c.tokens, c.prefill >= 0], axis=1)[by_speed]
+            for i in by_speed[np.sort(np.unique(kinds, axis=0, return_index=True)[1])]:
+                best.setdefault(str(one.plan(int(one.order[i]))), (float(over[i]), one, int(one.order[i])))
+        return [(one, row) for _, one, row in sorted(best.values(), key=lambda each: each[0])[:MAX_LAST]]
+
+    def of_loads(self, question: ServeQuestion) -> Finalists:
+        """What is best of the question, which may be narrower than the contest's. Where simulated means of finalists are beyond
+        the limits, others are looked for, as bursts and long requests are in no closed form: under a load deployments sized for
+        more of it, until one is within; of a full queue those of closer limits in closed form, until the first is within, and
+        the best of all is taken."""
+        start = question.in_means()
+        tried = [self._searched(start)]
+        while self.request.simulate and len(tried) <= MAX_SIZES:
+            good = [self.keeps(one) for one in tried[-1].reports]
+            if not good or any(good if question.rate else good[:1]):
+                break
+            harder, before = self._harder(tried[-1]), tried[-1].asked
+            if (harder.sized_for, harder.ttft_s, harder.tpot_s) == (before.sized_for, before.ttft_s, before.tpot_s):
+                break
+            tried.append(self._searched(harder))
+        if question.rate and len(tried) > 1:
+            tried += self._between(*tried[-2:])
+        some = [each for each in tried if each.reports] or tried[:1]
+        within = [each for each in some if self.any_keeps(each.reports)]
+        best = min(within, key=self._figure) if within else some[-1]
+        best.reports[:] = self._kept_first(best.reports)
+        return Finalists(
+            asked=best.asked,
+            deployments=replace(best.deployments, question=self.question),
+            reports=best.reports,
+            remarks=[_harder_text(start, best.asked)] if best.asked is not start and within else [],
+            simulated=[one for each in tried for one in each.reports if one.latency],
+        )
+
+    def _searched(self, asked: ServeQuestion) -> Finalists:
+        """What a search in closed form finds, the first ones simulated under the limits of the question."""
+        deployments = rank(asked, self.progress)
+        reports = [report(self.question, deployments, row) for row in deployments.one_per_layout(self.request.top)]
+        some = self.request.simulate
+        return Finalists(asked=asked, deployments=deployments, reports=[*map(self.simulate, reports[:some]), *reports[some:]])
+
+    def _between(self, low: Finalists, high: Finalists) -> list[Finalists]:
+        """Loads between one whose finalists break the limits and the next that was tried, of which one is within them: the gap
+        is halved. What holds for one load need not hold for a larger one, so all that were tried are compared, not only the
+        last."""
+        tried: list[Finalists] = []
+        for _ in range(BISECTIONS):
+            within = [one.gpus for one in high.reports if self.keeps(one)]
+            if not within or low.reports[0].gpus + 1 >= min(within):
+                break
+            middle = self._searched(replace(low.asked, sized_for=(low.asked.sized_for * high.asked.sized_for) ** 0.5))
+            tried.append(middle)
+            good = self.any_keeps(middle.reports)
+            low, high = (low, middle) if good else (middle if middle.reports else low, high)
+        return tried
+
+    def _harder(self, tried: Finalists) -> ServeQuestion:
+        """What is asked of the closed form next where simulated finalists are beyond the limits: to carry more of a load; of a
+        full queue closer limits, below the first finalist's own figures by as much as it exceeds them."""
+        asked, best = tried.asked, tried.reports[0]
+        if self.question.rate:
+            most = 0.99 * tried.deployments.most_load
+            step = max(HEADROOM_STEP, most ** (1.0 / MAX_SIZES))
+            return replace(asked, sized_for=max(min(asked.sized_for * step, most), asked.sized_for))
+        assert best.latency is not None
+        over = over_limits(self.question, best.latency)
+        figures = ((over["ttft"], asked.ttft_s, best.ttft_s), (over["tpot"], asked.tpot_s, best.tpot_s))
+        nearer = [
+            min(0.99 / beyond * min(closed / now, 1.0), 1.0) if now and beyond > 1.0 else 1.0 for beyond, now, closed in figures
+        ]
+        return asked.limited(ttft=nearer[0], tpot=nearer[1])
+
+    def _on_fewest_gpus(self) -> Finalists | None:
+        """The deployments on the fewest GPUs of which one keeps the limits in the simulation; where none does, those on all
+        GPUs. None where the closed form knows none within the limits, or nothing is to be simulated."""
+        asked = self.question.in_means()
+        base = rank(asked, self.progress)
+        if not self.request.simulate or not base.carries or not len(base.order):
+            return None
+        booked = np.unique(base.columns.gpus[base.order]).astype(int)
+        least, most = int(booked[0]), self.question.num_gpus
+        below, deployments, reports = least - 1, base, list[DeploymentReport]()
+        for gpus in [*(int(one) for one in booked[:ONE_BY_ONE]), most]:
+            if gpus <= below:
+                continue
+            deployments, reports = self._up_to(base, below, gpus)
+            if self.any_keeps(reports[:1]):
+                break
+            below = gpus if gpus < most else below
+        while self.any_keeps(reports[:1]) and reports[0].gpus - below > 1:
+            middle = (below + reports[0].gpus) // 2
+            fewer = self._up_to(base, below, middle)
+            if self.any_keeps(fewer[1][:1]):
+                deployments, reports = fewer
+            else:
+                below = middle
+        best = next(filter(self.keeps, reports), None)
+        remarks = []
+        if best is not None and best.gpus > least:
+            few = f"{least:,} GPU carries" if least == 1 else f"{least:,} GPUs carry"
+            remarks = [f"{few} the mean load; on fewer than {best.gpus:,} bursts break the limits in the simulation"]
+        whole = _beside(deployments, base, max((one.gpus for one in reports), default=0))
+        shown = [report(self.question, whole, row) for row in whole.one_per_layout(self.request.top)]
+        some = self.request.simulate
+        shown = [self.simulate(one) if i < some or str(one.plan) in self._seen else one for i, one in enumerate(shown)]
+        return Finalists(
+            asked=asked,
+            deployments=whole,
+            reports=self._kept_first(shown),
+            remarks=remarks,
+            simulated=list(self._seen.values()),
+        )
+
+    def _up_to(self, base: Deployments, below: int, most: int) -> tuple[Deployments, list[DeploymentReport]]:
+        """Deployments on more than `below` and at most `most` GPUs: the first by the goal, then the one furthest within the
+        limits of each tensor parallelism, until one keeps them in the simulation; those that do come first."""
+        there = base.at_most(most)
+        order = there.order[there.columns.gpus[there.order] > below]
+        firsts = replace(there, order=order).one_per_layout(self.request.simulate)
+        by_speed = order[np.argsort(closed_over(self.question.in_means(), there)[order], kind="stable")]
+        kinds = 2 * there.tp(by_speed) + (there.columns.prefill[by_speed] >= 0)
+        fastest = [int(row) for row in by_speed[first_positions(kinds)]]
+        rows: dict[int, DeploymentReport] = {}
+        for number, row in enumerate(dict.fromkeys([*firsts, *fastest])):
+            if number >= len(firsts) and self.any_keeps(rows.values()):
+                break
+            rows[row] = self.simulate(report(self.question, there, row))
+        good = [row for row, one in rows.items() if self.keeps(one)]
+        rest = [row for row in order if row not in good]
+        ordered = replace(there, order=np.array([*good, *rest], dtype=np.int64))
+        return ordered, [*(rows[row] for row in good), *(one for row, one in rows.items() if row not in good)]
+
+
+def _beside(first: Deployments, base: Deployments, most: int) -> Deployments:
+    """`first` with those of `base`, of which those on more than `most` GPUs are ranked behind and others, which break limits in
+    the simulation, are not."""
+    more = base.order[base.columns.gpus[base.order] > most]
+    order = np.concatenate([first.order, len(first.columns) + more]).astype(np.int64)
+    return replace(base, columns=DeploymentColumns.joined([first.columns, base.columns]), order=order)
 
 
 def _harder_text(question: ServeQuestion, harder: ServeQuestion) -> str:
@@ -259,16 +282,3 @@ def _harder_text(question: ServeQuestion, harder: ServeQuestion) -> str:
     limits = (("TTFT", question.ttft_s, harder.ttft_s), ("TPOT", question.tpot_s, harder.tpot_s))
     closer = [f"{name} <= {closed * 1e3:.3g} ms" for name, asked, closed in limits if asked and closed and closed < asked]
     return f"of those within {' and '.join(closer)} in closed form: others break the limits in the simulation"
-
-
-def _simulated_reports(
-    question: ServeQuestion, searched: ServeQuestion, request: ServeRequest, progress: Progress | None
-) -> tuple[Deployments, list[DeploymentReport]]:
-    """What a search of `searched` finds, simulated under the limits of `question`."""
-    found = search(searched, progress)
-    reports = [report(question, found, row) for row in one_per_layout(found, request.top)]
-    for i in range(min(request.simulate, len(reports))):
-        if progress is not None:
-            progress(f"simulating {reports[i].plan}")
-        reports[i] = replace(reports[i], latency=simulated(question, reports[i]))
-    return found, reports

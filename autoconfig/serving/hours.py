@@ -10,10 +10,12 @@ import numpy as np
 
 from autoconfig.serving import disaggregated
 from autoconfig.serving.deployment import DeploymentReport
+from autoconfig.serving.price import BATCHES, price
 from autoconfig.serving.question import ServeQuestion, recorded, understand
-from autoconfig.serving.rank import BATCHES, SPARE, instance_rows, search
+from autoconfig.serving.rank import SPARE, rank
 from autoconfig.serving.request import ServeRequest
 from autoconfig.serving.traces import WINDOW_S, Span
+from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.steady import Lengths, Pricer
 
 MOST_HOURS = 168
@@ -54,7 +56,7 @@ def busiest(request: ServeRequest) -> ServeRequest:
     parts = [replace(request, trace=replace(whole, chosen=i)) for i in range(len(whole.windows()))]
     if len(parts) == 1:
         return parts[0]
-    return min(parts, key=lambda one: search(replace(understand(one).in_means(), disaggregated=False)).most_load)
+    return min(parts, key=lambda one: rank(replace(understand(one).in_means(), disaggregated=False)).most_load)
 
 
 def hours(question: ServeQuestion, one: DeploymentReport) -> tuple[Hour, ...]:
@@ -104,25 +106,34 @@ def _needed(question: ServeQuestion, one: DeploymentReport) -> tuple[float, floa
     pricer, wanted = Pricer(lengths=question.lengths), question.rate * question.sized_for / SPARE
     decode, prefill = one.plan.decode, one.plan.prefill
     if prefill is not None:
-        batches = BATCHES[max(decode.batch, decode.adp * decode.pp) >= BATCHES]
-        second = disaggregated.decode(question, pricer, question.job(decode), batches)
-        first = disaggregated.prefill(replace(question, num_gpus=one.gpus), pricer, question.job(prefill), 0)
-        within = second is not None and second.step_s / question.lengths.tokens_per_step <= (question.tpot_s or np.inf)
-        each = 0.0 if second is None else float((second.requests_per_s * (within if np.any(within) else 1.0)).max())
-        counts = np.arange(1.0, prefill.replicas + 1.0)
-        enough = np.flatnonzero(disaggregated.utilisation(question, first, counts) * counts * first.requests_per_s >= wanted)
-        return wanted / each if each else float(decode.replicas), float(counts[enough[0]] if len(enough) else counts[-1])
-    rows = instance_rows(question, pricer, question.job(decode), 0)
+        return _needed_apart(replace(question, num_gpus=one.gpus), pricer, decode, prefill, wanted)
+    rows = price(question, pricer, question.job(decode), 0)
     if rows is None:
         return float(decode.replicas), 0.0
-    kept = (rows["tokens"] == decode.tokens) & (rows["batch"] <= decode.batch)
-    kept = kept if kept.any() else np.ones(len(rows["batch"]), dtype=bool)
-    each, tpot, ttft = (rows[name][kept] for name in ("each", "tpot_s", "random_ttft_s"))
-    within = tpot <= (question.tpot_s or np.inf)
-    need = wanted / float((each * (within if within.any() else 1.0)).max())
-    most = np.maximum.accumulate(each)
+    same = np.flatnonzero((rows.tokens == decode.tokens) & (rows.batch <= decode.batch))
+    rows = rows.take(same) if len(same) else rows
+    within = rows.tpot_s <= (question.tpot_s or np.inf)
+    need = wanted / float((rows.each * (within if within.any() else 1.0)).max())
+    most = np.maximum.accumulate(rows.each)
     for count in range(max(math.ceil(need), 1), decode.replicas):
-        at = min(int(np.searchsorted(most, question.rate / count)), len(each) - 1)
-        if ttft[at] <= (question.ttft_s or np.inf):
+        at = min(int(np.searchsorted(most, question.rate / count)), len(rows) - 1)
+        if rows.random_ttft_s[at] <= (question.ttft_s or np.inf):
             return max(need, count - 1 + 1e-6), 0.0
     return max(need, decode.replicas - 1 + 1e-6), 0.0
+
+
+def _needed_apart(
+    question: ServeQuestion, pricer: Pricer, decode: EnginePlan, prefill: EnginePlan, wanted: float
+) -> tuple[float, float]:
+    """The same of separate prefill and decode instances."""
+    batches = BATCHES[max(decode.batch, decode.adp * decode.pp) >= BATCHES]
+    second = disaggregated.decode(question, pricer, question.job(decode), batches)
+    first = disaggregated.prefill(question, pricer, question.job(prefill), 0)
+    counts = np.arange(1.0, prefill.replicas + 1.0)
+    carried = disaggregated.utilisation(question, first, counts) * counts * first.requests_per_s
+    enough = counts[carried >= wanted]
+    prefills = float(enough[0] if len(enough) else counts[-1])
+    if second is None:
+        return float(decode.replicas), prefills
+    within = second.step_s / question.lengths.tokens_per_step <= (question.tpot_s or np.inf)
+    return wanted / float((second.requests_per_s * (within if within.any() else 1.0)).max()), prefills

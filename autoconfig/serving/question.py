@@ -15,7 +15,7 @@ from autoconfig.memory_model.serving import ServingMemory, checkpoint_bytes
 from autoconfig.planning.prices import price_for
 from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.planning.resolve import DEFAULT_GPU, read_checkpoint, read_model
-from autoconfig.serving.calibration import serving_calibration
+from autoconfig.planning.serving_calibration import serving_calibration
 from autoconfig.serving.request import DEFAULT_TOKENS, ServeRequest, check_request, tail_limits
 from autoconfig.serving.space import cache_formats, layouts, weight_formats
 from autoconfig.serving.traces import Recorded, read_trace, trace_of

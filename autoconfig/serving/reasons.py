@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from autoconfig.serving.deployment import DeploymentReport, SimulatedJson, decode_memory
 from autoconfig.serving.question import ServeQuestion
-from autoconfig.serving.rank import SPARE, TIE, Deployments, within_limits
+from autoconfig.serving.rank import SPARE, TIE, Deployments
 from autoconfig.serving.space import arrangements, refused, weight_formats
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.remarks import Effect, note
@@ -33,26 +33,26 @@ FIGURES = {
 """By goal: what is best, and the figure that is compared."""
 
 
-def why(question: ServeQuestion, found: Deployments, row: int, simulated: int = 0, refuted: int = 0) -> list[str]:
+def why(question: ServeQuestion, deployments: Deployments, row: int, simulated: int = 0, refuted: int = 0) -> list[str]:
     """Lines for the recommended row; none where nothing meets the limits. `simulated`: deployments that were, of which
     `refuted` broke the limits there."""
     limits = [f"{name} <= {limit * 1e3:g} ms" for _, _, name, limit in limits_of(question)]
     within = f" within {' and '.join(limits)}" if limits else ""
-    lines = [f"{FIGURES[question.goal][0]} of {len(found.order):,} deployments that fit{within}"]
+    lines = [f"{FIGURES[question.goal][0]} of {len(deployments.order):,} deployments that fit{within}"]
     if refuted or (simulated and question.tails):
         lines = [
             f"{FIGURES[question.goal][0]} of the {simulated - refuted} that are{within} in the simulation, of {simulated} "
-            f"simulated; {len(found.order):,} fit and are within in closed form, which knows means only"
+            f"simulated; {len(deployments.order):,} fit and are within in closed form, which knows means only"
         ]
     if question.goal in ("throughput", "cost"):
-        speed = found.tokens_per_s_per_gpu[found.order]
-        c = found.columns
-        near = found.order[speed >= (1.0 - TIE) * speed.max()]
-        alike = len({(float(c["layout"][i]), float(c["prefill"][i])) for i in near})
+        speed = deployments.tokens_per_s_per_gpu[deployments.order]
+        c = deployments.columns
+        near = deployments.order[speed >= (1.0 - TIE) * speed.max()]
+        alike = len({(int(c.layout[i]), int(c.prefill[i])) for i in near})
         if alike > 1:
             lines.append(f"{alike:,} layouts are within {TIE:.0%} of the best: of those most tokens/s/user, then the simplest")
     if not question.rate:
-        lines += _end_of_batch(question, found, row)
+        lines += _end_of_batch(question, deployments, row)
     return lines
 
 
@@ -76,30 +76,30 @@ def sustained_text(requests_per_s: float, tokens_per_s_per_gpu: float, sustained
     )
 
 
-def _end_of_batch(question: ServeQuestion, found: Deployments, row: int) -> list[str]:
-    c = found.columns
-    same = np.ones(len(c["batch"]), dtype=bool)
-    for name in ("layout", "prefill", "prefills", "replicas", *(("tokens",) if c["prefill"][row] < 0 else ())):
-        same &= c[name] == c[name][row]
-    larger = np.flatnonzero(same & (c["batch"] > c["batch"][row]))
-    batch = f"batch {c['batch'][row]:,.0f}"
+def _end_of_batch(question: ServeQuestion, deployments: Deployments, row: int) -> list[str]:
+    c = deployments.columns
+    same = np.ones(len(c), dtype=bool)
+    for name in ("layout", "prefill", "prefills", "replicas", *(("tokens",) if c.prefill[row] < 0 else ())):
+        same &= getattr(c, name) == getattr(c, name)[row]
+    larger = np.flatnonzero(same & (c.batch > c.batch[row]))
+    batch = f"batch {c.batch[row]:,.0f}"
     if not len(larger):
         return [f"{batch} is the largest tried that fits these instances"]
-    after = larger[np.argmin(c["batch"][larger])]
+    after = larger[np.argmin(c.batch[larger])]
     broken = [
-        f"{name} {c[column][after] * 1e3:,.3g} ms"
+        f"{name} {getattr(c, column)[after] * 1e3:,.3g} ms"
         for name, column, limit in (("TTFT", "ttft_s", question.ttft_s), ("TPOT", "tpot_s", question.tpot_s))
-        if limit is not None and c[column][after] > limit
+        if limit is not None and getattr(c, column)[after] > limit
     ]
-    return [f"{batch}: the next larger one, {c['batch'][after]:,.0f}, has {' and '.join(broken)}"] if broken else []
+    return [f"{batch}: the next larger one, {c.batch[after]:,.0f}, has {' and '.join(broken)}"] if broken else []
 
 
-def sensitivity(question: ServeQuestion, found: Deployments, rows: Sequence[int]) -> list[str]:
+def sensitivity(question: ServeQuestion, deployments: Deployments, rows: Sequence[int]) -> list[str]:
     """What a limit a quarter wider changes of the figure that the goal counts."""
     if not rows:
         return []
     name, column = FIGURES[question.goal][1], {"ttft": "ttft_s", "tpot": "tpot_s", "gpus": "gpus"}.get(question.goal)
-    figure = found.columns[column] if column else found.tokens_per_s_per_gpu
+    figure = getattr(deployments.columns, column) if column else deployments.tokens_per_s_per_gpu
     best, more = float(figure[rows[0]]), column is None
     lines = []
     for limited, limit, wider in (
@@ -107,11 +107,11 @@ def sensitivity(question: ServeQuestion, found: Deployments, rows: Sequence[int]
         ("TPOT", question.tpot_s, question.limited(tpot=RELAXED)),
     ):
         if limit:
-            reached = figure[within_limits(wider, found.columns)]
+            reached = figure[deployments.columns.within(wider.ttft_s, wider.tpot_s)]
             change = max(float(reached.max()) / best - 1.0, 0.0) if more else min(float(reached.min()) / best - 1.0, 0.0)
             gain = f"{change:+.0%} {name}" if abs(change) >= 0.005 else f"no better {name}"
             lines.append(f"{limited} {limit * 1e3:g} -> {limit * RELAXED * 1e3:g} ms gives {gain}")
-    return lines + _readable(question, found, rows[0])
+    return lines + _readable(question, deployments, rows[0])
 
 
 READABLE_TPOT_S = 0.05
@@ -128,9 +128,9 @@ def readable(question: ServeQuestion) -> Iterator[ServeQuestion]:
         yield replace(question, tpot_s=READABLE_TPOT_S, usual_limit=True, assumed=(said, *question.assumed))
 
 
-def _readable(question: ServeQuestion, found: Deployments, row: int) -> list[str]:
+def _readable(question: ServeQuestion, deployments: Deployments, row: int) -> list[str]:
     """What users of READABLE_TPOT_S cost, where nobody asked for it."""
-    speed, tpot = found.tokens_per_s_per_gpu, found.columns["tpot_s"]
+    speed, tpot = deployments.tokens_per_s_per_gpu, deployments.columns.tpot_s
     if question.goal not in ("throughput", "cost") or (question.tpot_s and not question.usual_limit):
         return []
     if question.usual_limit:
@@ -141,25 +141,25 @@ def _readable(question: ServeQuestion, found: Deployments, row: int) -> list[str
     if tpot[row] <= READABLE_TPOT_S:
         return []
     said = f"no --tpot was asked, and a user gets {1.0 / tpot[row]:.3g} tokens/s: "
-    fast = np.flatnonzero(within_limits(question, found.columns) & (tpot <= READABLE_TPOT_S))
+    fast = np.flatnonzero(deployments.columns.within(question.ttft_s, question.tpot_s) & (tpot <= READABLE_TPOT_S))
     if not len(fast):
         return [f"{said}no deployment gives {1.0 / READABLE_TPOT_S:.0f}"]
     cost = speed[fast].max() / speed[row] - 1.0
     return [f"{said}{1.0 / READABLE_TPOT_S:.0f} take --tpot {READABLE_TPOT_S * 1e3:.0f}ms, at {cost:+.0%} tokens/s/GPU"]
 
 
-def nearest_row(question: ServeQuestion, found: Deployments) -> int | None:
+def nearest_row(question: ServeQuestion, deployments: Deployments) -> int | None:
     """The row that misses the load, or the limits, by least; None where memory holds no deployment."""
-    c = found.columns
-    if not len(c["layout"]):
+    c = deployments.columns
+    if not len(c):
         return None
-    return int(np.argmin(closed_over(question, found))) if found.carries else 0
+    return int(np.argmin(closed_over(question, deployments))) if deployments.carries else 0
 
 
-def shortfall(question: ServeQuestion, found: Deployments, row: int, carrying: int | None = None) -> str:
+def shortfall(question: ServeQuestion, deployments: Deployments, row: int, carrying: int | None = None) -> str:
     """By how much the nearest deployment misses; `carrying`: GPUs that carry the load, where it is more than these do."""
-    if not found.carries:
-        most = float(found.columns["requests_per_s"][row])
+    if not deployments.carries:
+        most = float(deployments.columns.requests_per_s[row])
         gpus = f"{question.num_gpus} GPU{' does' if question.num_gpus == 1 else 's do'}"
         return (
             f"{gpus} not carry {rate_text(question.rate)}; "
@@ -167,16 +167,29 @@ def shortfall(question: ServeQuestion, found: Deployments, row: int, carrying: i
             f"({SPARED}); {'try more --gpus' if carrying is None else f'{carrying:,} GPUs carry it: --gpus {carrying:,}'}"
             f"{'; whether the limits are met there is not known: ask with that --rate' * any(limits_of(question))}"
         )
-    over = over_text(float(closed_over(question.in_means(), found)[row]))
-    ways = " and ".join(_beyond_in_means(question, found, row))
+    over = over_text(float(closed_over(question.in_means(), deployments)[row]))
+    ways = " and ".join(_beyond_in_means(question, deployments, row))
     tries = f"try more --gpus, {'a lower --rate or ' * bool(question.rate)}wider limits"
     return f"limits cannot be met; the nearest deployment misses by {over} ({ways}); {tries}"
 
 
-def _beyond_in_means(question: ServeQuestion, found: Deployments, row: int) -> Iterator[str]:
+def missed_text(question: ServeQuestion, reports: Iterable[DeploymentReport]) -> tuple[DeploymentReport, str]:
+    """(Of the simulated deployments the one that misses the limits by least, by how much)."""
+    tried = [(max(over_limits(question, one.latency).values()), one, one.latency) for one in reports if one.latency is not None]
+    over, nearest, latency = min(tried, key=lambda each: each[0])
+    return nearest, (
+        f"limits are met by none of {len({str(one.plan) for _, one, _ in tried})} deployments that were tried, the fastest of "
+        f"each tp among them: in the simulation the nearest deployment misses by {over_text(over)} "
+        f"({exceeded((name, seconds, limit) for _, name, seconds, limit in simulated_figures(question, latency))}), with "
+        f"{latency.goodput_ratio:.0%} of the requests within them; try more --gpus, "
+        f"{'a lower --rate or ' * bool(question.rate)}wider limits"
+    )
+
+
+def _beyond_in_means(question: ServeQuestion, deployments: Deployments, row: int) -> Iterator[str]:
     """What exceeds its limit: the closed form knows means, which are below the percentiles that a limit may be of."""
     for kind in ("ttft", "tpot"):
-        seconds = float(found.columns[f"{kind}_s"][row])
+        seconds = float(getattr(deployments.columns, f"{kind}_s")[row])
         own = [each for each in limits_of(question) if each[0] == kind and seconds > each[3]]
         if own:
             _, figure, name, limit = min(own, key=lambda each: each[3])
@@ -205,16 +218,16 @@ def limits_of(question: ServeQuestion) -> Iterator[tuple[str, str, str, float]]:
         yield kind, figure, f"{kind.upper()} {figure}", limit
 
 
-def simulated_figures(question: ServeQuestion, found: SimulatedJson) -> Iterator[tuple[str, str, float, float]]:
+def simulated_figures(question: ServeQuestion, latency: SimulatedJson) -> Iterator[tuple[str, str, float, float]]:
     """(`ttft` or `tpot`, the figure in words, its seconds in the simulation, its limit) of every limit that was asked."""
     for kind, figure, name, limit in limits_of(question):
-        yield kind, name, getattr(getattr(found, f"{kind}_seconds"), figure), limit
+        yield kind, name, getattr(getattr(latency, f"{kind}_seconds"), figure), limit
 
 
-def over_limits(question: ServeQuestion, found: SimulatedJson) -> dict[str, float]:
+def over_limits(question: ServeQuestion, latency: SimulatedJson) -> dict[str, float]:
     """The worst of TTFT's and of TPOT's simulated figures, over its limit."""
     worst = {"ttft": 0.0, "tpot": 0.0}
-    for kind, _, seconds, limit in simulated_figures(question, found):
+    for kind, _, seconds, limit in simulated_figures(question, latency):
         worst[kind] = max(worst[kind], seconds / limit)
     return worst
 
@@ -224,15 +237,15 @@ def over_text(over: float) -> str:
     return f"{over - 1.0:.0%}" if over < MAX_FACTOR else f"a factor of {over:,.0f}"
 
 
-def closed_over(question: ServeQuestion, found: Deployments) -> npt.NDArray[np.float64]:
+def closed_over(question: ServeQuestion, deployments: Deployments) -> npt.NDArray[np.float64]:
     """Of each row the worst latency in closed form over its limit."""
-    c = found.columns
-    return np.asarray(np.maximum(c["ttft_s"] / (question.ttft_s or np.inf), c["tpot_s"] / (question.tpot_s or np.inf)))
+    c = deployments.columns
+    return np.asarray(np.maximum(c.ttft_s / (question.ttft_s or np.inf), c.tpot_s / (question.tpot_s or np.inf)))
 
 
-def no_deployment(question: ServeQuestion, found: Deployments) -> str:
+def no_deployment(question: ServeQuestion, deployments: Deployments) -> str:
     """Why memory, the space or --fix leave nothing."""
-    plan = found.too_large
+    plan = deployments.too_large
     if plan is None:
         return _illegal(question)
     small = plan.replace(batch=plan.adp * plan.pp, tokens=512)

@@ -18,7 +18,7 @@ from autoconfig.memory_model.predict import dispatch_buffer_bytes, estimate_memo
 from autoconfig.memory_model.tables import least_state_bytes
 from autoconfig.specs.errors import GIB
 from autoconfig.time_model.predict import MixedTimes, estimate_step_time, forward_seconds
-from autoconfig.time_model.serving.costs import iteration_seconds
+from autoconfig.time_model.serving.iteration import iteration_seconds
 from autoconfig.time_model.serving.steady import Lengths, Pricer, steady_state
 from served import JOBS, job_of
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.remarks import sentences
-from autoconfig.time_model.serving.simulation import IterationTable, Requests, SchedulerLimits, simulate
+from autoconfig.time_model.serving.iteration import IterationTable
+from autoconfig.time_model.serving.simulation import Requests, SchedulerLimits, simulate
 
 from autoconfig.post_training import generation
 from autoconfig.post_training.answer import RlAnswer

@@ -9,7 +9,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.serving.answer import answer
 from autoconfig.serving.beside import acceptance_of, difference, drafts, published_drafts
 from autoconfig.serving.deployment_json import serve_json
-from autoconfig.serving.finalists import finalists
+from autoconfig.serving.finalists import Contest
 from autoconfig.serving.question import understand
 from autoconfig.serving.request import ServeRequest
 
@@ -33,7 +33,7 @@ def test_the_simpler_kind_is_what_its_own_question_recommends(load):
         assert found.alternative_text.startswith("simpler, without separate prefill instances: tp=")
     else:
         apart = replace(understand(request), aggregated=False)
-        alone = finalists(apart, request, None)[1][0]
+        alone = Contest(apart, request).best().reports[0]
         assert other.gpus == alone.gpus if request.rate else other.tokens_per_s_per_gpu <= best.tokens_per_s_per_gpu
     record = serve_json(found)
     assert record.alternative.gpus == other.gpus and record.alternative_text == found.alternative_text

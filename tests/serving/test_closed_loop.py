@@ -13,11 +13,17 @@ from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import WEIGHT_BYTES, load_engine, module_formats
-from autoconfig.time_model.serving.costs import constant_vector, iteration_features, iteration_parts, iteration_seconds
 from autoconfig.time_model.serving.ideal import experts_bounds
+from autoconfig.time_model.serving.iteration import (
+    IterationTable,
+    constant_vector,
+    iteration_features,
+    iteration_parts,
+    iteration_seconds,
+)
 from autoconfig.time_model.serving.rows import TILE_ROWS, ServingJob, experts_seconds
 from autoconfig.time_model.serving.scheduler import scheduler_limits
-from autoconfig.time_model.serving.simulation import IterationTable, uniform_lengths
+from autoconfig.time_model.serving.simulation import uniform_lengths
 from autoconfig.time_model.serving.tables import EngineConstants, PooledTerms, StepTerms, shipped_calibration
 
 from autoconfig.runs.predict_serving import best_setup, open_loop, predict_rows, server_of, set_up

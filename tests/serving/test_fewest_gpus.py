@@ -8,8 +8,9 @@ from autoconfig.time_model.serving.steady import Pricer, highest_utilisation_wit
 
 from autoconfig.serving import disaggregated
 from autoconfig.serving.answer import answer
+from autoconfig.serving.price import price
 from autoconfig.serving.question import understand
-from autoconfig.serving.rank import SPARE, instance_rows, search
+from autoconfig.serving.rank import SPARE, rank
 from autoconfig.serving.request import ServeRequest
 from autoconfig.serving.space import loads
 
@@ -47,15 +48,15 @@ def exhaustive(request: ServeRequest) -> int | None:
     jobs = [job for job in jobs if loads(job)]
     best = MOST + 1
     for job in jobs:
-        rows = instance_rows(question, pricer, job, 0)
-        for tokens in np.unique(rows["tokens"]) if rows else ():
-            some = {name: column[rows["tokens"] == tokens] for name, column in rows.items()}
+        rows = price(question, pricer, job, 0)
+        for tokens in np.unique(rows.tokens) if rows else ():
+            some = rows.take(np.flatnonzero(rows.tokens == tokens))
             for count in range(1, MOST // job.plan.size + 1):
-                carried = [x for x, tpot in zip(some["each"], some["tpot_s"], strict=True) if tpot <= request.tpot_s]
+                carried = [x for x, tpot in zip(some.each, some.tpot_s, strict=True) if tpot <= request.tpot_s]
                 if not carried or count * max(carried) < wanted:
                     continue
-                at = next(i for i, x in enumerate(some["each"]) if count * x >= rate)
-                if some["random_ttft_s"][at] <= request.ttft_s and some["tpot_s"][at] <= request.tpot_s:
+                at = next(i for i, x in enumerate(some.each) if count * x >= rate)
+                if some.random_ttft_s[at] <= request.ttft_s and some.tpot_s[at] <= request.tpot_s:
                     best = min(best, count * job.plan.size)
     if question.disaggregated:
         best = min(best, exhaustive_pools(question, pricer, jobs, wanted))
@@ -110,7 +111,7 @@ def test_on_one_gpu_fewer_no_deployment_keeps_the_limits_in_the_simulation(seed)
 def test_every_deployment_books_the_gpus_of_its_plan(rate):
     """Both pools, none of those that neither uses; seven GPUs, so that instances of two and four do not fill them."""
     request = ServeRequest(model="llama3-70b", gpu="h200", gpus=7, isl=2000, osl=200, rate=rate, ttft_s=2.0, tpot_s=0.05)
-    found = search(replace(understand(request), aggregated=False).in_means())
-    plans = [found.plan(row) for row in range(0, len(found.columns["gpus"]), 7)]
+    found = rank(replace(understand(request), aggregated=False).in_means())
+    plans = [found.plan(row) for row in range(0, len(found.columns.gpus), 7)]
     assert {one.decode.size for one in plans} >= {1, 2, 4} and all(one.prefill for one in plans)
-    assert [one.gpus for one in plans] == found.columns["gpus"][::7].tolist()
+    assert [one.gpus for one in plans] == found.columns.gpus[::7].tolist()

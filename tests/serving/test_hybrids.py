@@ -12,7 +12,8 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.remarks import sentences
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import load_engine
-from autoconfig.time_model.serving.costs import decode_attention_seconds, iteration_seconds, prefill_attention_seconds
+from autoconfig.time_model.serving.costs import decode_attention_seconds, prefill_attention_seconds
+from autoconfig.time_model.serving.iteration import iteration_seconds
 from autoconfig.time_model.serving.rows import ServingJob, token_parts
 
 from autoconfig.engines.export import export_texts

@@ -14,7 +14,7 @@ from autoconfig.specs.errors import AutoconfigError, FileError, InputError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.json_record import to_json
 from autoconfig.specs.software.engine import kernel_age, load_engine
-from autoconfig.time_model.serving.costs import constant_vector
+from autoconfig.time_model.serving.iteration import constant_vector
 from autoconfig.time_model.serving.tables import shipped_calibration
 from tables import tabled, write
 
@@ -23,7 +23,7 @@ from autoconfig.runs.serving_row import MEASURED, read_case
 from autoconfig.serving.answer import answer
 from autoconfig.serving.deployment_json import deployment_json
 from autoconfig.serving.question import understand
-from autoconfig.serving.rank import search
+from autoconfig.serving.rank import rank
 from autoconfig.serving.request import ServeRequest
 from validation.fit.serving_fit import Sample, fit, samples_of
 from validation.judge.engine_arguments import arguments_of
@@ -48,7 +48,7 @@ def test_the_best_comes_first_and_meets_the_limits():
     assert found.reports and all(one.ttft_s <= 0.5 and one.tpot_s <= 0.02 for one in found.reports)
     assert speeds[0] >= 0.98 * max(speeds)
     columns = found.deployments.columns
-    within = (columns["ttft_s"] <= 0.5) & (columns["tpot_s"] <= 0.02)
+    within = (columns.ttft_s <= 0.5) & (columns.tpot_s <= 0.02)
     assert speeds[0] >= 0.98 * found.deployments.tokens_per_s_per_gpu[within].max()
 
 
@@ -100,8 +100,8 @@ def test_fix_is_kept_and_include_is_one_of_the_columns():
     _, report, why = found.included[0]
     assert report is not None and not why
     c = found.deployments.columns
-    row = np.flatnonzero((c["batch"] == 64) & (c["tokens"] == 2048))[0]
-    assert report.tpot_s == pytest.approx(float(c["tpot_s"][row]))
+    row = np.flatnonzero((c.batch == 64) & (c.tokens == 2048))[0]
+    assert report.tpot_s == pytest.approx(float(c.tpot_s[row]))
     assert report.tokens_per_s_per_gpu == pytest.approx(float(found.deployments.tokens_per_s_per_gpu[row]))
 
 
@@ -138,7 +138,7 @@ def test_prefill_instances_hold_their_longest_prompt():
 @pytest.mark.parametrize("rate", [0.0, 24.0])
 def test_no_deployment_as_productive_is_faster_than_the_recommended(rate):
     asked = ServeRequest(model="llama3-70b", gpus=8, gpu="h200", isl=1000, osl=500, ttft_s=2.0, tpot_s=0.05, rate=rate)
-    d = search(understand(asked))
+    d = rank(understand(asked))
     best, speed, user = d.order[0], d.tokens_per_s_per_gpu, d.tokens_per_s_per_user
     alike = d.order[speed[d.order] >= 0.99 * speed[d.order].max()]
     assert speed[best] >= 0.99 * speed[d.order].max() and user[best] >= 0.99 * user[alike].max()
@@ -182,14 +182,14 @@ def test_separate_prefill_waits_longer_the_busier_it_is():
     asked = ServeRequest(model="llama3-70b", gpus=8, gpu="h200", isl=1000, osl=500, tpot_s=0.05, simulate=1)
     loose = answer(asked)
     c = loose.deployments.columns
-    assert len(np.unique(np.round(c["ttft_s"][(c["prefill"] == c["prefill"].max())], 6))) > 10
+    assert len(np.unique(np.round(c.ttft_s[(c.prefill == c.prefill.max())], 6))) > 10
     best = loose.reports[0]
     assert best.plan.prefill is not None and best.latency is not None
     assert best.latency.ttft_seconds.mean == pytest.approx(best.ttft_s, rel=0.35)
     assert best.latency.ttft_seconds.p99 > 1.3 * best.latency.ttft_seconds.p50
-    limited = search(understand(replace(asked, ttft_s=0.14)))
-    rows = limited.columns["prefill"] >= 0
-    assert rows.any() and limited.columns["ttft_s"][rows].max() <= 0.14
+    limited = rank(understand(replace(asked, ttft_s=0.14)))
+    rows = limited.columns.prefill >= 0
+    assert rows.any() and limited.columns.ttft_s[rows].max() <= 0.14
 
 
 def test_predictions_never_read_what_was_measured(rows):

@@ -13,7 +13,7 @@ from autoconfig.render.serving import show_answer
 from autoconfig.serving.answer import answer
 from autoconfig.serving.deployment_json import serve_json
 from autoconfig.serving.question import understand
-from autoconfig.serving.rank import search
+from autoconfig.serving.rank import rank
 from autoconfig.serving.request import ServeRequest
 
 SIZES = (
@@ -44,13 +44,13 @@ def test_table_and_simulation_agree_below_saturation_and_grow_with_the_rate(size
 
 def test_a_load_finds_the_state_that_a_system_reaches_from_empty():
     """512 tokens an iteration: 470 users on each of two instances carry 9.5 requests a second as well, and wait a minute."""
-    found = search(understand(asked(gpus=8, isl=1000, osl=500, engine="vllm", rate=9.5)))
+    found = rank(understand(asked(gpus=8, isl=1000, osl=500, engine="vllm", rate=9.5)))
     c = found.columns
-    pairs = np.isin(c["layout"], [i for i, plan in enumerate(found.layouts) if plan.tp == 2])
-    two = (c["replicas"] == 2) & (c["tokens"] == 512) & pairs
-    assert two.sum() >= 3 and c["ttft_s"][two].max() < 0.5 and c["batch"][two].max() < 150
-    spare = c["most_batch"] * c["replicas"] / (c["batch"] * c["replicas"])
-    assert (c["requests_per_s"] == 9.5).all() and (spare >= 1.0).all() and spare.max() > 5.0
+    pairs = np.isin(c.layout, [i for i, plan in enumerate(found.layouts) if plan.tp == 2])
+    two = (c.replicas == 2) & (c.tokens == 512) & pairs
+    assert two.sum() >= 3 and c.ttft_s[two].max() < 0.5 and c.batch[two].max() < 150
+    spare = c.most_batch * c.replicas / (c.batch * c.replicas)
+    assert (c.requests_per_s == 9.5).all() and (spare >= 1.0).all() and spare.max() > 5.0
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.remarks import sentences
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import stored_as
-from autoconfig.time_model.serving.costs import iteration_seconds
-from autoconfig.time_model.serving.simulation import IterationTable, sampled_lengths
+from autoconfig.time_model.serving.iteration import IterationTable, iteration_seconds
+from autoconfig.time_model.serving.simulation import sampled_lengths
 from autoconfig.time_model.serving.steady import Pricer
 from autoconfig.time_model.serving.workload import Drawn, Trace
 from jsonschema import Draft202012Validator
@@ -317,7 +317,7 @@ def test_tensor_parallelism_goes_over_whole_nodes():
         model="deepseek-v3", gpus=16, gpu="h100", engine="vllm", fix=["tp=16", "ep=1", "batch=16"], tpot_s=60.0, simulate=0
     )
     two, one = answer(asked), answer(replace(asked, gpus_per_node=16))
-    tpot = [float(found.deployments.columns["tpot_s"][found.deployments.order[0]]) for found in (two, one)]
+    tpot = [float(found.deployments.columns.tpot_s[found.deployments.order[0]]) for found in (two, one)]
     assert two.reports[0].plan.decode.tp == 16 and tpot[0] > 1.1 * tpot[1]
     odd = answer(replace(asked, model="llama3.1-405b", gpus=16, gpus_per_node=6, fix=["tp=16"]))
     assert "whole nodes of 6 GPUs" in odd.infeasible

@@ -17,7 +17,7 @@ from autoconfig.serving.deployment import Stream, _stretch, report
 from autoconfig.serving.deployment_json import serve_json
 from autoconfig.serving.hours import hours
 from autoconfig.serving.question import understand
-from autoconfig.serving.rank import search
+from autoconfig.serving.rank import rank
 from autoconfig.serving.request import ServeRequest
 from autoconfig.serving.traces import read_trace, trace_of
 from benchmarks.made_traces import a_day, written
@@ -160,7 +160,7 @@ def test_both_pools_of_a_deployment_shrink_with_the_hour():
         for i in range(each)
     ]
     question = replace(understand(replace(ASKED, trace=rows, rate=60.0, ttft_s=0.5, disaggregated=True)), aggregated=False)
-    columns = search(question.in_means())
+    columns = rank(question.in_means())
     best = report(question, columns, int(columns.order[0]))
     found = hours(question, best)
     pools = [(one.prefill_replicas, one.replicas) for one in found]

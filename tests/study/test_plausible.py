@@ -11,7 +11,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.measurement import Measurement, RankFigures, Served, step_statistics
 from optuna.trial import TrialState, create_trial
 
-from autoconfig.serving.calibration import FACTORS, KIND, NUMBERS, serving_calibration
+from autoconfig.planning.serving_calibration import FACTORS, KIND, NUMBERS, serving_calibration
 from autoconfig.serving.request import ServeRequest
 from autoconfig.study import trials as names
 from autoconfig.study.serving.session import SERVING

@@ -21,7 +21,7 @@ from background import started
 from job_help import wait_until
 from tables import tabled
 
-from autoconfig.serving.calibration import serving_calibration
+from autoconfig.planning.serving_calibration import serving_calibration
 from autoconfig.serving.question import understand
 from autoconfig.serving.request import ServeRequest
 from autoconfig.study.serving.candidates import Round, RoundFigures, candidates_of, predicted, refined

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from autoconfig.time_model.serving.simulation import Requests, SchedulerLimits, SimulatedStream, _linear, _position, simulate
+from autoconfig.time_model.serving.iteration import _linear, _position
+from autoconfig.time_model.serving.simulation import Requests, SchedulerLimits, SimulatedStream, simulate
 from tables import tabled
 
 

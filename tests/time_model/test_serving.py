@@ -12,9 +12,15 @@ from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import load_engine
 from autoconfig.time_model.serving import ideal
 from autoconfig.time_model.serving.borrowed import borrowed_shares
-from autoconfig.time_model.serving.costs import constant_vector, iteration_features, iteration_parts, iteration_seconds
+from autoconfig.time_model.serving.iteration import (
+    IterationTable,
+    constant_vector,
+    iteration_features,
+    iteration_parts,
+    iteration_seconds,
+)
 from autoconfig.time_model.serving.rows import ServingJob, linear_seconds, reduce_seconds
-from autoconfig.time_model.serving.simulation import IterationTable, Requests, SchedulerLimits, sampled_lengths, simulate
+from autoconfig.time_model.serving.simulation import Requests, SchedulerLimits, sampled_lengths, simulate
 from autoconfig.time_model.serving.steady import (
     Lengths,
     Pricer,

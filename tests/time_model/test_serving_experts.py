@@ -10,9 +10,8 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import kernel_age, load_engine, module_formats
-from autoconfig.time_model.serving.costs import graph_rows, iteration_parts, iteration_seconds
+from autoconfig.time_model.serving.iteration import IterationTable, graph_rows, iteration_parts, iteration_seconds
 from autoconfig.time_model.serving.rows import ServingJob, block_communication_seconds, experts_seconds, reduce_seconds
-from autoconfig.time_model.serving.simulation import IterationTable
 from autoconfig.time_model.serving.tables import FOLDER, EngineConstants, ServingCalibration
 from autoconfig.time_model.serving.workload import stored_elements
 

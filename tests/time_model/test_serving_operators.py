@@ -16,15 +16,10 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import load_engine
 from autoconfig.time_model.serving import ideal, sparse
-from autoconfig.time_model.serving.costs import (
-    cache_table,
-    decode_attention_seconds,
-    graph_rows,
-    head_dim,
-    prefill_attention_seconds,
-)
+from autoconfig.time_model.serving.costs import cache_table, decode_attention_seconds, head_dim, prefill_attention_seconds
+from autoconfig.time_model.serving.iteration import IterationTable, graph_rows
 from autoconfig.time_model.serving.recurrent import decode_seconds, pointwise_bytes, widths
-from autoconfig.time_model.serving.simulation import IterationTable, Requests, SchedulerLimits, sampled_lengths, simulate
+from autoconfig.time_model.serving.simulation import Requests, SchedulerLimits, sampled_lengths, simulate
 from autoconfig.time_model.serving.steady import (
     cut_normal_mean,
     highest_utilisation_within,

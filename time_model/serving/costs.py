@@ -1,35 +1,15 @@
-"""Seconds of one iteration of a serving engine: operators from the serving tables, host and launches from the calibration.
-
-An iteration of one attention rank runs D decode tokens (one per sequence, L tokens cached each) and prefill tokens of P
-prompts of length s: T = D + P s rows go through every linear layer, each attention sees its own part.
-"""
+"""Seconds of an iteration's attention and output layer, from the serving tables (`rows.py`: of what every row passes)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number, kv_heads_per_rank, padded_vocab_size
 from autoconfig.time_model.hardware.efficiency import GridTable
 from autoconfig.time_model.serving import ideal, recurrent, sparse
-from autoconfig.time_model.serving.rows import ServingJob, beyond_roofline, linear_seconds, reduce_seconds, token_parts
-from autoconfig.time_model.serving.tables import ARITHMETIC, EngineConstants, host_slowness
-
-Vector = npt.NDArray[np.float64]
-PARTS = (
-    "linear",
-    "output layer",
-    "decode attention",
-    "prefill attention",
-    "communication",
-    "pointwise",
-    "experts",
-    "sampling",
-    "launches",
-    "host",
-)
+from autoconfig.time_model.serving.rows import ServingJob, beyond_roofline, linear_seconds, reduce_seconds
 
 
 def cache_table(tables: Mapping[str, GridTable], kv: str, dim: int) -> str:
@@ -128,116 +108,3 @@ def output_seconds(job: ServingJob, sequences: Number) -> tuple[Number, Number]:
     return linear_seconds(
         job, rows, vocabulary / tp, float(model.hidden_size), "bf16"
     ) + gather, sequences * vocabulary / job.gpu.hbm_bytes_per_s
-
-
-def graph_rows(sizes: tuple[int, ...], decode: Number) -> Number:
-    """Sequences that the CUDA graph of an iteration computes: the next larger captured size, dummies filling it (TensorRT-LLM,
-    cuda_graph_config.enable_padding); as many as there are beyond the largest, where the iteration runs without a graph."""
-    if not sizes:
-        return decode
-    captured = np.append(np.array(sizes, dtype=np.float64), np.inf)
-    found = captured[np.searchsorted(captured, np.asarray(decode, dtype=np.float64))]
-    return np.where(np.isfinite(found), found, decode)
-
-
-def operator_parts(
-    job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number, checked: float = 1.0
-) -> dict[str, Number]:
-    """Seconds of the operators of one iteration by part, all stages: D sequences of `length` tokens decode beside `prompts`
-    prompts.
-
-    `checked`: tokens that a decoding sequence computes, its drafts and the one that is due. Linear layers and logits take all
-    of them; attention reads the cache of a sequence once for them together (speculative decoding, arXiv:2211.17192).
-    """
-    decode, length, prompts, prompt_length = np.broadcast_arrays(
-        *(np.asarray(x, dtype=np.float64) for x in (decode, length, prompts, prompt_length))
-    )
-    rows: Number = np.where(np.asarray(prompts) > 0, decode, graph_rows(job.graph_sizes, decode))
-    rows = rows * checked
-    parts = token_parts(job, rows + prompts * prompt_length)
-    parts["output layer"], _ = output_seconds(job, rows + prompts)
-    parts["decode attention"] = decode_attention_seconds(job, decode, length)
-    parts["prefill attention"] = prefill_attention_seconds(job, prompts, prompt_length)
-    return parts
-
-
-def iteration_features(
-    job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number, checked: float = 1.0
-) -> Vector:
-    """[..., 9]: seconds of operators without the next two, of routed experts, of communication, of reading one byte of each
-    logit; layers; 1; sequences of all attention ranks; seconds of routed experts that the matrix units set; seconds that no
-    factor scales. What StepTerms knows of the parts is in them already.
-
-    Their product with `constant_vector` is the time of the iteration; nothing else enters it.
-    """
-    decode, prompts = np.broadcast_arrays(np.asarray(decode, dtype=np.float64), np.asarray(prompts, dtype=np.float64))
-    sequences = decode * checked + prompts
-    parts = operator_parts(job, decode, length, prompts, prompt_length, checked)
-    c = job.constants
-    fixed = 0.0 * prompts
-    if c.terms is not None:
-        eager = job.eager(prompts, decode * checked + prompts * np.asarray(prompt_length))
-        fixed = job.launches_s - c.host_s - c.layer_s * job.layers + np.where(eager, job.prompts_s, 0.0)
-        parts["experts"], parts[ARITHMETIC] = parts["experts"] + parts[ARITHMETIC], 0.0 * parts[ARITHMETIC]
-    experts, arithmetic, communication = (parts.pop(name) for name in ("experts", ARITHMETIC, "communication"))
-    _, sampled = output_seconds(job, sequences)
-    beside = (sampled, job.layers, 1.0, sequences * job.plan.adp)
-    columns = (sum(parts.values()), experts, communication, *beside, arithmetic, fixed)
-    return np.stack(np.broadcast_arrays(*columns), axis=-1)
-
-
-def constant_vector(constants: EngineConstants) -> Vector:
-    """What each feature costs."""
-    c = constants
-    beside = (c.sampler_bytes, c.layer_s, c.host_s, c.sequence_s)
-    return np.array([c.factor, c.experts_factor, c.communication_factor, *beside, c.experts_arithmetic, 1.0])
-
-
-def floor_parts(job: ServingJob, prompts: Number, sequences: Number) -> tuple[Number, Number]:
-    """(layers that the host launches one by one, sequences that a Python runtime walks through) of an iteration.
-
-    `eager_iterations` of the engine: all, mixed (those that carry prompts; graphs are captured for decoding alone) or none (the
-    runtime is compiled as well: TensorRT-LLM's C++ executor). A rank's own sequences: attention ranks schedule side by side.
-    Both counted in an x86 host's: a slower host (data/serving/chips.json) has more.
-    """
-    prompts, sequences = np.broadcast_arrays(np.asarray(prompts, dtype=np.float64), np.asarray(sequences, dtype=np.float64))
-    kind = job.engine.eager_iterations
-    eager = np.full(prompts.shape, kind == "all") if kind != "mixed" else prompts > 0
-    slow = host_slowness(job.gpu.id)
-    return np.where(eager, slow * job.layers, 0.0), slow * sequences * (kind != "none")
-
-
-def floor_seconds(job: ServingJob, prompts: Number, sequences: Number) -> Number:
-    """Least time of an iteration: the host's work for it runs beside the GPU's work on the one before (overlap scheduler), so
-    that the longer of both counts."""
-    layers, own = floor_parts(job, prompts, sequences)
-    each = job.constants.eager_layer_s or EAGER_LAYER_S * (job.engine.eager_iterations == "all")
-    return each * layers + job.constants.eager_sequence_s * own
-
-
-EAGER_LAYER_S = 5e-4
-"""eager_layer_s of an engine whose constants are of runs with CUDA graphs, where it is started without them: that of
-TensorRT-LLM's PyTorch runtime (vllm-project/vllm#20469: 20.6 ms a token over 40 layers on an A100)."""
-
-
-def iteration_seconds(
-    job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number, checked: float = 1.0
-) -> Number:
-    """Time of one iteration: pipeline stages run after one another; at least the host's floor."""
-    found = iteration_features(job, decode, length, prompts, prompt_length, checked) @ constant_vector(job.constants)
-    return np.maximum(found, floor_seconds(job, prompts, decode + prompts))
-
-
-def iteration_parts(
-    job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number, checked: float = 1.0
-) -> dict[str, Number]:
-    """The same by part (PARTS), for tables and plots; `host` holds what the floor adds."""
-    c = job.constants
-    operators = operator_parts(job, decode, length, prompts, prompt_length, checked)
-    parts = {name: c.factor_of(name) * s for name, s in operators.items()}
-    parts["experts"] = parts["experts"] + parts.pop(ARITHMETIC)
-    features = iteration_features(job, decode, length, prompts, prompt_length, checked)
-    parts["sampling"], parts["launches"] = c.sampler_bytes * features[..., 3], c.layer_s * features[..., 4] + features[..., 8]
-    parts["host"] = c.host_s * features[..., 5] + c.sequence_s * features[..., 6]
-    parts["host"] = parts["host"] + np.maximum(floor_seconds(job, prompts, decode + prompts) - sum(parts.values()), 0.0)
-    return {name: parts[name] for name in PARTS if name in parts}

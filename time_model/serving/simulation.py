@@ -9,25 +9,16 @@ rank and one pipeline micro-batch are simulated; callers divide the load. Iterat
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right, insort
+from bisect import insort
 from collections import deque
-from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.time_model.serving.costs import (
-    decode_attention_seconds,
-    floor_seconds,
-    output_seconds,
-    prefill_attention_seconds,
-)
-from autoconfig.time_model.serving.rows import ServingJob, token_parts
+from autoconfig.time_model.serving.iteration import IterationTable
 
 Vector = npt.NDArray[np.float64]
-Table = list[list[float]]
-"""Plain lists: a look-up in them takes a fraction of numpy's."""
 MAX_AT_ONCE = 64
 """Iterations taken together at most, so that growing caches are seen."""
 FIRST_RATIO, LAST_RATIO, RATIO_STEP = 0.7, 0.098, (0.7 - 0.098) / 600.0
@@ -37,137 +28,6 @@ RESUMED_ROOM = 16
 """Tokens a sequence that have to be free beside before one that was thrown out comes back: the next block of each."""
 PREFILL_COUNTS = 1000
 """Iterations that one with prompts counts for receive_every (SGLang, srt/managers/scheduler_recv_skipper.py)."""
-
-
-def grid_points(most: float, per_octave: int = 4) -> Vector:
-    """1, 2, 3, ..., a geometric grid of whole numbers up to `most`."""
-    points = np.unique(np.round(np.exp2(np.arange(0.0, np.log2(most) + 1.0 / per_octave, 1.0 / per_octave))))
-    return np.asarray(points[points <= most], dtype=np.float64)
-
-
-class IterationTable:
-    """Seconds of an iteration by lookup: linear in tokens and sequences, bilinear in logs for attention."""
-
-    def __init__(self, job: ServingJob, most_tokens: float = 65536.0, most_length: float = 131072.0) -> None:
-        """Prices the grids once, a few milliseconds."""
-        c = job.constants
-        self._tokens = [0.0, *grid_points(most_tokens)]
-        priced = token_parts(job, np.array(self._tokens[1:]))
-        rows = sum(c.factor_of(name) * s for name, s in priced.items())
-        self._token_s = [float(rows[0]), *map(float, rows)]
-        self._sequences = [0.0, *grid_points(16384.0)]
-        head, sampled = output_seconds(job, np.array(self._sequences[1:]))
-        heads = (
-            c.factor_of("output layer") * head
-            + c.sampler_bytes * sampled
-            + c.sequence_s * job.plan.adp * np.array(self._sequences[1:])
-        )
-        self._head_s = [float(heads[0]), *map(float, heads)]
-        self._fixed, self._prompts, self._graph_tokens = job.launches_s, job.prompts_s, job.engine.graph_tokens
-        self._floor_mixed, self._floor_alone = float(floor_seconds(job, 1.0, 0.0)), float(floor_seconds(job, 0.0, 0.0))
-        self._floor_sequence = float(floor_seconds(job, 0.0, 1.0)) - self._floor_alone
-        longest = max(131072.0, float(np.exp2(np.ceil(np.log2(most_length)))))
-        counts, lengths = grid_points(16384.0, 1), grid_points(longest, 2)
-        self._counts, self._lengths = counts.tolist(), lengths.tolist()
-        count, length = np.meshgrid(counts, lengths, indexing="ij")
-        self._decode: Table = (c.factor_of("decode attention") * decode_attention_seconds(job, count, length)).tolist()
-        self._prefill: Table = (c.factor_of("prefill attention") * prefill_attention_seconds(job, count, length)).tolist()
-        self._slowdown = 1.0
-
-    def slowed(self, factor: float) -> IterationTable:
-        """The same with every iteration `factor` times as long."""
-        other = copy(self)
-        other._slowdown = self._slowdown * factor
-        return other
-
-    def of_cohorts(self, weight: float) -> IterationTable:
-        """The same where each sequence and each token that is asked stands for `weight` of them."""
-        return self if weight == 1.0 else _CohortTable(self, weight)
-
-    def of_prefilled(self) -> IterationTable:
-        """The same where prompts were prefilled elsewhere: their one token runs in the CUDA graphs of decoding."""
-        other = copy(self)
-        other._floor_mixed, other._prompts = self._floor_alone, 0.0
-        return other
-
-    def seconds(
-        self,
-        decode: float,
-        length: float,
-        prompts: float,
-        prompt_tokens: float,
-        attended: float,
-        checked: float = 1.0,
-        whole: float | None = None,
-    ) -> float:
-        """`decode` sequences of `length` tokens, `checked` computed of each, beside `prompts` prompts with `prompt_tokens` new
-        tokens in all, each part of a prompt of `attended` tokens.
-
-        `whole`: prompts whose attention they are worth, tokens b to e of s being (e^2 - b^2) / s^2 of one; None: each new token
-        its share of a whole prompt's.
-        """
-        rows, floor = decode * checked, self._floor_alone
-        total = self._fixed + _linear(self._tokens, self._token_s, rows + prompt_tokens)
-        total += _linear(self._sequences, self._head_s, rows + prompts)
-        if decode > 0:
-            total += self._bilinear(self._decode, decode, length)
-        if prompt_tokens > 0:
-            floor = self._floor_mixed
-            if rows + prompt_tokens > self._graph_tokens:
-                total += self._prompts
-            if whole is None:
-                whole = prompt_tokens / attended
-            if whole < 1.0:
-                total += self._bilinear(self._prefill, 1.0, attended) * max(whole, 1e-9)
-            else:
-                total += self._bilinear(self._prefill, whole, attended)
-        floor += self._floor_sequence * (decode + prompts)
-        return self._slowdown * (total if total > floor else floor)
-
-    def _bilinear(self, table: Table, count: float, length: float) -> float:
-        i, u = _position(self._counts, count)
-        j, v = _position(self._lengths, length)
-        fewer, more, rest = table[i], table[i + 1], 1 - v
-        return (fewer[j] * rest + fewer[j + 1] * v) * (1 - u) + (more[j] * rest + more[j + 1] * v) * u
-
-
-class _CohortTable(IterationTable):
-    """A table whose sequences are cohorts of alike ones."""
-
-    def __init__(self, table: IterationTable, weight: float) -> None:
-        self._table, self._weight = table, weight
-
-    def seconds(
-        self,
-        decode: float,
-        length: float,
-        prompts: float,
-        prompt_tokens: float,
-        attended: float,
-        checked: float = 1.0,
-        whole: float | None = None,
-    ) -> float:
-        w = self._weight
-        parts = None if whole is None else w * whole
-        return self._table.seconds(w * decode, length, w * prompts, w * prompt_tokens, attended, checked, parts)
-
-
-def _position(points: list[float], x: float) -> tuple[int, float]:
-    i = bisect_right(points, x) - 1
-    if i < 0:
-        return 0, 0.0
-    if i > len(points) - 2:
-        return len(points) - 2, 1.0
-    low = points[i]
-    return i, (x - low) / (points[i + 1] - low)
-
-
-def _linear(points: list[float], values: list[float], x: float) -> float:
-    i = bisect_right(points, x)
-    if i == len(points):
-        i -= 1
-    low, least = points[i - 1], values[i - 1]
-    return least + (values[i] - least) * (x - low) / (points[i] - low)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,27 +2,30 @@
 
 With C sequences always running (closed loop, or a queue that never empties) every sequence takes one iteration per output
 token. While C sequences live once, C prompts of I tokens are prefilled, packed into the tokens that an iteration has left:
-`mixed` iterations carry prompts, the others decode alone. Times of both come from serving_costs; nothing is simulated.
+`mixed` iterations carry prompts, the others decode alone. Times of both come from `iteration`; nothing is simulated.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from autoconfig.specs.models.parameters import Number
-from autoconfig.time_model.serving.costs import (
-    decode_attention_seconds,
+from autoconfig.time_model.serving.iteration import (
+    SEQUENCES,
+    LayoutPrices,
+    decoding_seconds,
     floor_seconds,
+    heads_seconds,
     iteration_features,
-    output_seconds,
-    prefill_attention_seconds,
+    prompts_seconds,
+    rows_seconds,
 )
-from autoconfig.time_model.serving.rows import ServingJob, token_parts
-from autoconfig.time_model.serving.simulation import grid_points
+from autoconfig.time_model.serving.rows import ServingJob
 
 Vector = npt.NDArray[np.float64]
 
@@ -152,7 +155,7 @@ class SteadyGeneration:
 
     mixed: Vector
     mixed_features: Vector
-    """[..., 9] of serving_costs.iteration_features."""
+    """[..., 9] of iteration.iteration_features."""
     mixed_floor_s: Vector
     mixed_sequences: Vector
     """Sequences of such an iteration, its prompts included."""
@@ -202,43 +205,6 @@ def generation(
     )
 
 
-TOKENS, SEQUENCES = grid_points(131072.0), grid_points(16384.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayoutPrices:
-    """Seconds on the grids, constants applied."""
-
-    tokens_s: Vector
-    heads_s: Vector
-    """Output layer, sampling and host by sequences."""
-    decode_s: Vector
-    prefill_s: Vector
-    """By prompts of the question's lengths."""
-    fixed_s: float
-    prompts_s: float
-    """Of an iteration with prompts and more than `graph_tokens` tokens, beside."""
-    graph_tokens: int
-    floor_mixed_s: float
-    floor_alone_s: float
-    floor_sequence_s: float
-
-    def seconds(self, decode: Number, checked: float, prompts: Number, prompt: float) -> Number:
-        """An iteration of `decode` sequences with `checked` tokens each beside `prompts` prompts of `prompt` tokens."""
-        tokens = decode * checked + prompts * prompt
-        total = (
-            self.fixed_s
-            + np.interp(tokens, TOKENS, self.tokens_s)
-            + np.interp(decode * checked + prompts, SEQUENCES, self.heads_s)
-        )
-        total = total + np.interp(decode, SEQUENCES, self.decode_s) * (np.asarray(decode) > 0)
-        whole = np.maximum(prompts, 1.0)
-        total = total + np.interp(whole, SEQUENCES, self.prefill_s) * np.minimum(prompts, 1.0)
-        total = total + self.prompts_s * ((np.asarray(prompts) > 0) & (tokens > self.graph_tokens + 0.5))
-        floor = np.where(np.asarray(prompts) > 0, self.floor_mixed_s, self.floor_alone_s)
-        return np.maximum(total, floor + self.floor_sequence_s * (decode + prompts))
-
-
 @dataclass
 class Pricer:
     """Prices layouts of one model, GPU, engine and request; remembers what they share."""
@@ -248,47 +214,22 @@ class Pricer:
 
     def prices(self, job: ServingJob) -> LayoutPrices:
         """The layout's grids."""
-        c, plan = job.constants, job.plan
-        rows = self._once(
-            ("tokens", plan.tp, plan.adp, plan.ep, plan.pp, plan.weights),
-            lambda: sum(c.factor_of(name) * s for name, s in token_parts(job, TOKENS).items()),
-        )
-        heads = self._once(("heads", plan.tp, plan.adp), lambda: _heads(job))
-        decode = self._once(
-            ("decode", plan.tp, plan.kv),
-            lambda: c.factor_of("decode attention") * decode_attention_seconds(job, SEQUENCES, self.lengths.average),
-        )
-        prefill = self._once(
-            ("prefill", plan.tp, plan.kv, job.formats.attention),
-            lambda: (
-                c.factor_of("prefill attention")
-                * prefill_attention_seconds(job, SEQUENCES, self.lengths.attended)
-                * (1.0 - self.lengths.cached**2)
+        plan, lengths = job.plan, self.lengths
+        return LayoutPrices(
+            job,
+            self._once(("rows", plan.tp, plan.adp, plan.ep, plan.pp, plan.weights), lambda: rows_seconds(job)),
+            self._once(("heads", plan.tp, plan.adp), lambda: heads_seconds(job)),
+            self._once(("decode", plan.tp, plan.kv), lambda: decoding_seconds(job, SEQUENCES, lengths.average)),
+            self._once(
+                ("prefill", plan.tp, plan.kv, job.formats.attention),
+                lambda: prompts_seconds(job, SEQUENCES, lengths.attended) * (1.0 - lengths.cached**2),
             ),
         )
-        return LayoutPrices(
-            tokens_s=rows,
-            heads_s=heads,
-            decode_s=decode,
-            prefill_s=prefill,
-            fixed_s=job.launches_s,
-            prompts_s=job.prompts_s,
-            graph_tokens=job.engine.graph_tokens,
-            floor_mixed_s=float(floor_seconds(job, 1.0, 0.0)),
-            floor_alone_s=float(floor_seconds(job, 0.0, 0.0)),
-            floor_sequence_s=float(floor_seconds(job, 0.0, 1.0) - floor_seconds(job, 0.0, 0.0)),
-        )
 
-    def _once(self, key: tuple[Any, ...], work: Any) -> Vector:
+    def _once(self, key: tuple[Any, ...], work: Callable[[], Number]) -> Vector:
         if key not in self._seen:
             self._seen[key] = np.asarray(work(), dtype=np.float64)
         return self._seen[key]
-
-
-def _heads(job: ServingJob) -> Vector:
-    c = job.constants
-    head, sampled = output_seconds(job, SEQUENCES)
-    return np.asarray(c.factor_of("output layer") * head + c.sampler_bytes * sampled + c.sequence_s * job.plan.adp * SEQUENCES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,7 +256,7 @@ def steady_state(
 ) -> Operation:
     """Closed loop with `running` sequences on each of `ranks` attention ranks and micro-batches.
 
-    As serving_steady.generation with spread completions: the iterations of its own prompt, the next ones after an answer's
+    As `generation` with spread completions: the iterations of its own prompt, the next ones after an answer's
     last, and S through which a sequence decodes. TPOT is the mean of these, with the prompts of the others. TTFT: the
     former, and the wait for prompts before it (waiting_prompts); where prefill is the bottleneck, what a generation lasts
     beyond them. A request comes as an iteration begins and `request_s` later is with the scheduler, so that it misses that

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.software.engine import engine_names, kernel_age, load_engine
-from autoconfig.time_model.serving.costs import constant_vector, floor_parts, iteration_features
+from autoconfig.time_model.serving.iteration import constant_vector, floor_parts, iteration_features
 from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.tables import ARITHMETIC, EngineConstants, ServingCalibration, gpu_parents
 from scipy.optimize import nnls

@@ -19,7 +19,7 @@ from autoconfig.specs.errors import AutoconfigError
 from autoconfig.engines.export import export
 from autoconfig.serving.deployment import DeploymentReport, report
 from autoconfig.serving.question import ServeQuestion, understand
-from autoconfig.serving.rank import search
+from autoconfig.serving.rank import rank
 from autoconfig.serving.request import ServeRequest
 
 CONFIGS = Path(__file__).parents[2] / "tests/specs/huggingface_configs.json"
@@ -57,7 +57,7 @@ def deployments(engine: str) -> tuple[tuple[str, ServeQuestion, DeploymentReport
     for name, case in PLANS.items():
         fixed = {"gpu": "h100", "disaggregated": False, "chunked": True, **case, "fix": tuple(case.get("fix", ()))}
         asked = understand(ServeRequest(engine=engine, isl=1000, osl=500, **fixed))
-        found = search(asked)
+        found = rank(asked)
         wanted = [row for row in found.order if (found.plan(int(row)).prefill is not None) == fixed["disaggregated"]]
         answers.append((name, asked, report(asked, found, int(wanted[0])) if wanted else None))
     return tuple(answers)

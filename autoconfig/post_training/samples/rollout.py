@@ -12,7 +12,8 @@ import numpy as np
 
 from autoconfig.post_training.samples.lengths import Vector, deviations
 from autoconfig.specs.errors import InputError
-from autoconfig.time_model.serving.simulation import IterationTable, Requests, Scheduler, SchedulerLimits
+from autoconfig.time_model.serving.iteration import IterationTable
+from autoconfig.time_model.serving.simulation import Requests, Scheduler, SchedulerLimits
 
 MOST_TURNS, MOST_SECONDS, MOST_SANDBOXES = 1000, 86_400.0, 2**20
 KEPT_TURNS, DROPPED_TURNS = 32, 200

@@ -23,7 +23,7 @@ from autoconfig.study.session import NothingFitsError
 from autoconfig.study.trials import Choices, Floats
 from autoconfig.time_model.hardware.efficiency import efficiency_of
 from autoconfig.time_model.job import Group, collective_seconds, links_of
-from autoconfig.time_model.serving.costs import constant_vector, floor_seconds, iteration_features
+from autoconfig.time_model.serving.iteration import constant_vector, floor_seconds, iteration_features
 from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.tables import AllReduceTable, EngineConstants, ServingTables, even_tables
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from optuna.trial import FrozenTrial
 
+from autoconfig.planning.serving_calibration import write_serving_calibration
 from autoconfig.profiler.runner import RunnerError
-from autoconfig.serving.calibration import write_serving_calibration
 from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.specs.errors import GIB, InputError, option
 from autoconfig.specs.hardware.local_gpu import gpu_of_file
