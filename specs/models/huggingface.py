@@ -35,14 +35,11 @@ from autoconfig.specs.models.config_reader import (
     tied_by_class,
     unified,
 )
-from autoconfig.specs.models.huggingface_families import ENCODERS
-from autoconfig.specs.models.huggingface_families import FAMILIES as DECODERS
-from autoconfig.specs.models.huggingface_later import LATER
+from autoconfig.specs.models.huggingface_families import ENCODERS, FAMILIES
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.remarks import Effect, Remark, note
 
-FAMILIES = DECODERS | LATER | ENCODERS
 _SHOWN = ("llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "gemma3_text", "deepseek_v3", "nemotron_h", "t5", "bert")
 KNOWN = f"{', '.join(_SHOWN)} and {len(FAMILIES) - len(_SHOWN)} others (docs/families.md has them all)"
 _CATALOGUE = Path(__file__).parents[1] / "catalogue"

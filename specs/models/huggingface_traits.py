@@ -6,7 +6,7 @@ counts to its classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from autoconfig.specs.errors import UnsupportedError
@@ -14,11 +14,10 @@ from autoconfig.specs.models.config_reader import ConfigReader, norm_epsilon, ro
 
 Fields = dict[str, Any]
 """Of ModelSpec."""
-Family = Callable[[ConfigReader], Fields]
 Trait = Callable[[ConfigReader, Fields], Fields]
 """(The file, the fields read so far) -> further fields, or other values for some of them."""
-Key = tuple[str, int | None]
-"""A key of a whole number and its default; None: the key is required."""
+Key = Sequence[Any]
+"""A key of a whole number and its default; alone the key is required."""
 MAX_LAYERS = 10_000
 MAX_EXPERTS = 100_000
 TOPK = "num_experts_per_tok"
@@ -26,32 +25,10 @@ TOPK = "num_experts_per_tok"
 _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "quick_gelu")
 _ACTIVATIONS = dict.fromkeys(_GELU, "gelu") | {"relu": "relu", "relu2": "squared-relu", "silu": "silu", "swish": "silu"}
 
-LAYER_NORM: Fields = {"normalization": "LayerNorm"}
-QK_NORM: Fields = {"qk_layernorm": True}
-"""Norms over the channels of each head."""
-QK_NORM_OF_ALL: Fields = {"qk_layernorm_full": True}
-"""Norms over all channels of queries and of keys."""
 FOUR_NORMS: Fields = {"num_layernorms_per_layer": 4}
 """Before and after both halves of the layer."""
-ONE_NORM_FOR_BOTH: Fields = {"parallel_attention": True, "num_layernorms_per_layer": 1}
-"""Attention and MLP in parallel."""
 ALL_BIASES: Fields = {"add_bias_linear": True}
-CORRECTION: Fields = {"moe_router_enable_expert_bias": True}
-"""A correction bias, which is published among the weights."""
 NO_POSITIONS: Fields = {"position_embedding_type": "none", "rotary_base": None, "rope_scaling": None, "rotary_percent": 1.0}
-LEARNED_POSITIONS: Fields = {"position_embedding_type": "learned_absolute"}
-
-
-def family(base: Callable[..., Fields], *traits: Trait | Fields, **options: Any) -> Family:
-    """What `base` reads with `options`, then each trait in turn; a trait that reads nothing is its fields."""
-
-    def build(cfg: ConfigReader) -> Fields:
-        fields = base(cfg, **options)
-        for trait in traits:
-            fields = fields | (trait if isinstance(trait, dict) else trait(cfg, fields))
-        return fields
-
-    return build
 
 
 def unsupported(cfg: ConfigReader, text: str) -> UnsupportedError:
@@ -71,11 +48,11 @@ def needs(why: str = "", **wanted: bool) -> Trait:
     return trait
 
 
-DECODER_ONLY = needs("only decoder-only models of this family can be planned", add_cross_attention=False)
-NO_QK_NORM = needs("norms of single heads are not modelled", qk_layernorm=False)
+decoder_only = needs("only decoder-only models of this family can be planned", add_cross_attention=False)
+no_qk_norm = needs("norms of single heads are not modelled", qk_layernorm=False)
 
 
-def keys(**fields: tuple[str, int]) -> Trait:
+def keys(**fields: Key) -> Trait:
     """Field = (key, default): a switch where the default is one, else a whole number from 1, or from a default of 0."""
 
     def trait(cfg: ConfigReader, _fields: Fields) -> Fields:
@@ -87,7 +64,7 @@ def keys(**fields: tuple[str, int]) -> Trait:
     return trait
 
 
-QKV_BIAS = keys(add_qkv_bias=("attention_bias", False))
+attention_bias_of_qkv = keys(add_qkv_bias=("attention_bias", False))
 """`attention_bias`: of queries, keys and values only."""
 
 
@@ -156,16 +133,16 @@ def gpt_like(
     layers: str = "num_hidden_layers",
     hidden: str = "hidden_size",
     heads: str = "num_attention_heads",
-    ffn: str | None,
-    times: int | None = 4,
+    ffn: str | None = None,
+    times: int = 4,
     positions: tuple[str, int] = ("max_position_embeddings", 2048),
     activation: tuple[str, str] | None = None,
     tied: bool = True,
 ) -> Fields:
     """What the GPT-2-like families share: LayerNorm, biases, ungated MLP, multi-head attention. The names of their keys;
-    the MLP is `times` as wide as the model where the key `ffn` is absent (None: it is required) or the family has none."""
+    the MLP is `times` as wide as the model where the key `ffn` is absent (0: it is required) or the family has none."""
     width, count = cfg.integer(hidden), cfg.integer(heads)
-    usual = times and times * width
+    usual = times * width or None
     return {
         "num_layers": layer_count(cfg, layers),
         "hidden_size": width,
@@ -228,15 +205,33 @@ def layer_types(cfg: ConfigReader, layers: int) -> list[bool] | None:
     return [kind == "sliding_attention" for kind in types]
 
 
-def windows(default: int | None = None, slides: Callable[[int], bool] | None = None) -> Trait:
-    """Sliding layers by `layer_types`; where the file does not say them, the layers (from 0) that `slides` is true of, or
-    none. `default`: the width of the window, of families that have one where the file does not say it."""
+def every_layer(_layer: int) -> bool:
+    """Each layer slides."""
+    return True
+
+
+def every_second(layer: int) -> bool:
+    """The first layer slides, the second does not, and so on."""
+    return layer % 2 == 0
+
+
+def three_of_four(layer: int) -> bool:
+    """All layers slide but the first of each four."""
+    return layer % 4 > 0
+
+
+_SLIDING = {one.__name__: one for one in (every_layer, every_second, three_of_four)}
+
+
+def windows(default: int | None = None, slides: str | Callable[[int], bool] | None = None) -> Trait:
+    """Sliding layers by `layer_types`; where the file does not say them, the layers (from 0) that `slides` (a function, or its
+    name) is true of, or none. `default`: the width of the window, of families that have one where the file does not say it."""
 
     def trait(cfg: ConfigReader, fields: Fields) -> Fields:
-        layers = fields["num_layers"]
+        layers, rule = fields["num_layers"], _SLIDING[slides] if isinstance(slides, str) else slides
         pattern = layer_types(cfg, layers)
-        if pattern is None and slides is not None:
-            pattern = [slides(i) for i in range(layers)]
+        if pattern is None and rule is not None:
+            pattern = [rule(i) for i in range(layers)]
         return {} if pattern is None else sliding(cfg.optional_integer("sliding_window") or default, pattern)
 
     return trait
@@ -266,7 +261,7 @@ def windows_from(first: int, default: int | None = None) -> Trait:
     return trait
 
 
-def experts(number: Key, topk: Key, *, wide: Key | None = None, shared: tuple[str, int] | None = None) -> Trait:
+def experts(number: Key, topk: Key, *, wide: Key | None = None, shared: Key | None = None) -> Trait:
     """Keys of the numbers of experts, of those chosen and of shared ones; `wide`: of their width, else that of a dense MLP."""
 
     def trait(cfg: ConfigReader, fields: Fields) -> Fields:
@@ -288,7 +283,7 @@ def softmax_scores(normalises: bool | None = None) -> Trait:
     return lambda cfg, _fields: softmax_router(cfg, normalises)
 
 
-def sparse_layers(leading: int, key: str | None = "first_k_dense_replace") -> Trait:
+def sparse_layers(leading: int, key: str | None = None) -> Trait:
     """Layers with experts, from `mlp_layer_types`; without it, the first ones are dense, as many as `key` says or `leading`."""
 
     def trait(cfg: ConfigReader, fields: Fields) -> Fields:

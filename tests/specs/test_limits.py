@@ -22,8 +22,8 @@ from autoconfig.specs.hardware.operator_table import CONSTANTS, _check_constants
 from autoconfig.specs.job import MAX_TOKENS, Generation, Job, TraceRequest, read_stages
 from autoconfig.specs.measurement import Served
 from autoconfig.specs.models.config_reader import ConfigReader, rotary_fields
-from autoconfig.specs.models.huggingface_families import BERT_HEADS, T5_HEAD, _architecture
-from autoconfig.specs.models.huggingface_later import LATER
+from autoconfig.specs.models.huggingface_encoders import BERT_HEADS, T5_HEAD, _architecture
+from autoconfig.specs.models.huggingface_families import FAMILIES
 from autoconfig.specs.models.model import MAX_DIMENSION, ModelSpec
 from autoconfig.specs.models.model_catalogue import gpt3_style
 from autoconfig.specs.models.model_numbers import RopeScaling, RouterNumbers
@@ -201,7 +201,7 @@ def test_a_class_that_is_not_counted_is_refused() -> None:
 def test_gptj_rotates_at_most_a_whole_head(heads: int, rotary: int | None, share: float) -> None:
     """Heads of 4096 / heads channels; 64 rotate where the file does not say how many (GPTJConfig)."""
     config: dict[str, Any] = {"n_embd": 4096, "n_head": heads, "n_layer": 2, "vocab_size": 1000}
-    fields = LATER["gptj"](ConfigReader(config if rotary is None else config | {"rotary_dim": rotary}, "x"))
+    fields = FAMILIES["gptj"](ConfigReader(config if rotary is None else config | {"rotary_dim": rotary}, "x"))
     assert fields["rotary_percent"] == share and fields["ffn_hidden_size"] == 4 * 4096
 
 
