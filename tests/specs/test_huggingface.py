@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from autoconfig.specs.errors import AutoconfigError, FileError, InputError, UnsupportedError
 from autoconfig.specs.models import huggingface_encoders, huggingface_hybrids, huggingface_rules
-from autoconfig.specs.models.huggingface import FAMILIES, model_from_config, model_from_mapping, read_like
+from autoconfig.specs.models.huggingface import model_from_config, model_from_mapping, read_like
+from autoconfig.specs.models.huggingface_families import FAMILIES
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.model_numbers import RopeScaling
