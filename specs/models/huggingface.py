@@ -35,7 +35,7 @@ from autoconfig.specs.models.config_reader import (
     tied_by_class,
     unified,
 )
-from autoconfig.specs.models.huggingface_families import ENCODERS, FAMILIES
+from autoconfig.specs.models.families.table import ENCODERS, FAMILIES
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.remarks import Effect, Remark, note

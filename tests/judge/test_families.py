@@ -12,8 +12,8 @@ import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.config_reader import CLASSES as SHIPPED
 from autoconfig.specs.models.config_reader import TEXT_TYPES
+from autoconfig.specs.models.families.table import ENCODERS, FAMILIES
 from autoconfig.specs.models.huggingface import model_from_mapping
-from autoconfig.specs.models.huggingface_families import ENCODERS, FAMILIES
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from small_models import noted

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.config_reader import EXPERT_KEYS, FLAT, TEXT_TYPES, WHOLE
+from autoconfig.specs.models.families.table import ENCODERS, FAMILIES
 from autoconfig.specs.models.huggingface import model_from_mapping
-from autoconfig.specs.models.huggingface_families import ENCODERS, FAMILIES
 from autoconfig.specs.models.parameters import total_parameters
 from small_models import noted
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from autoconfig.specs.errors import AutoconfigError, FileError, InputError, UnsupportedError
-from autoconfig.specs.models import huggingface_encoders, huggingface_hybrids, huggingface_rules
+from autoconfig.specs.models.families import encoders, hybrids, rules
+from autoconfig.specs.models.families.table import FAMILIES
 from autoconfig.specs.models.huggingface import model_from_config, model_from_mapping, read_like
-from autoconfig.specs.models.huggingface_families import FAMILIES
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.model_numbers import RopeScaling
@@ -32,9 +32,9 @@ def write(folder: Path, config: object, name: str = "config.json") -> Path:
     return path
 
 
-@pytest.mark.parametrize("module", [huggingface_encoders, huggingface_hybrids, huggingface_rules], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("module", [encoders, hybrids, rules], ids=lambda one: one.__name__)
 def test_a_row_of_the_table_names_every_function(module) -> None:
-    rows = (Path(huggingface_rules.__file__).parents[1] / "catalogue" / "families.toml").read_text(encoding="utf-8")
+    rows = (Path(rules.__file__).parents[2] / "catalogue" / "families.toml").read_text(encoding="utf-8")
     own = {name for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__}
     assert {name for name in own if not name.startswith("_") and not re.search(rf'"{name}"|{name} =', rows)} == set()
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.config_reader import CLASSES, DEFAULTS, SAME
+from autoconfig.specs.models.families.table import FAMILIES
 from autoconfig.specs.models.huggingface import OFFERED, likely_family, model_from_mapping, read_like
-from autoconfig.specs.models.huggingface_families import FAMILIES
 from autoconfig.specs.models.model_catalogue import load_model, resolve_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.remarks import Effect, sentence

@@ -22,8 +22,8 @@ from autoconfig.specs.hardware.operator_table import CONSTANTS, _check_constants
 from autoconfig.specs.job import MAX_TOKENS, Generation, Job, TraceRequest, read_stages
 from autoconfig.specs.measurement import Served
 from autoconfig.specs.models.config_reader import ConfigReader, rotary_fields
-from autoconfig.specs.models.huggingface_encoders import BERT_HEADS, T5_HEAD, _architecture
-from autoconfig.specs.models.huggingface_families import FAMILIES
+from autoconfig.specs.models.families.encoders import BERT_HEADS, T5_HEAD, _architecture
+from autoconfig.specs.models.families.table import FAMILIES
 from autoconfig.specs.models.model import MAX_DIMENSION, ModelSpec
 from autoconfig.specs.models.model_catalogue import gpt3_style
 from autoconfig.specs.models.model_numbers import RopeScaling, RouterNumbers

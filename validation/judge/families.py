@@ -16,8 +16,8 @@ import torch
 import transformers  # type: ignore[import-not-found]
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.config_reader import DEFAULTS, EXPERT_KEYS, TEXT_TYPES, ConfigReader, completed
+from autoconfig.specs.models.families.table import FAMILIES
 from autoconfig.specs.models.huggingface import model_from_mapping
-from autoconfig.specs.models.huggingface_families import FAMILIES
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import total_parameters
 from transformers.models.auto import modeling_auto  # type: ignore[import-not-found]

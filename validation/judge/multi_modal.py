@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers  # type: ignore[import-not-found]
 from autoconfig.specs.models.config_reader import TEXT_PARTS, TEXT_TYPES
-from autoconfig.specs.models.huggingface_families import FAMILIES
+from autoconfig.specs.models.families.table import FAMILIES
 from transformers.models.auto import modeling_auto  # type: ignore[import-not-found]
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING as CONFIGS  # type: ignore[import-not-found]
 

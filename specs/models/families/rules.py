@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoconfig.specs.models.config_reader import ConfigReader, deepseek_router, norm_epsilon, rotary_fields, softmax_router
-from autoconfig.specs.models.huggingface_traits import (
+from autoconfig.specs.models.families.traits import (
     FOUR_NORMS,
     MAX_LAYERS,
     TOPK,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoconfig.specs.models.config_reader import ConfigReader, softmax_router
-from autoconfig.specs.models.huggingface_traits import NO_POSITIONS, Fields, decoder, unsupported
+from autoconfig.specs.models.families.traits import NO_POSITIONS, Fields, decoder, unsupported
 
 
 def qwen_hybrid(cfg: ConfigReader) -> Fields:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoconfig.specs.models.config_reader import ConfigReader, norm_epsilon
-from autoconfig.specs.models.huggingface_traits import Fields, activation_name, layer_count, unsupported
+from autoconfig.specs.models.families.traits import Fields, activation_name, layer_count, unsupported
 
 T5_HEAD, BERT_HEADS = "ForConditionalGeneration", ("ForMaskedLM", "ForPreTraining", "LMHeadModel", "ForCausalLM")
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from autoconfig.specs.models import huggingface_encoders, huggingface_hybrids, huggingface_rules, huggingface_traits
 from autoconfig.specs.models.config_reader import ConfigReader
-from autoconfig.specs.models.huggingface_traits import Fields
+from autoconfig.specs.models.families import encoders, hybrids, rules, traits
+from autoconfig.specs.models.families.traits import Fields
 
 Family = Callable[[ConfigReader], Fields]
 """A file -> fields of ModelSpec. Raises InputError or UnsupportedError."""
-_TABLE = tomllib.loads((Path(__file__).parents[1] / "catalogue" / "families.toml").read_text(encoding="utf-8"))
-_MODULES = (huggingface_traits, huggingface_rules, huggingface_encoders, huggingface_hybrids)
+_TABLE = tomllib.loads((Path(__file__).parents[2] / "catalogue" / "families.toml").read_text(encoding="utf-8"))
+_MODULES = (traits, rules, encoders, hybrids)
 
 
 def _function(name: str) -> Any:
