@@ -15,24 +15,19 @@ from autoconfig.post_training.job import LEAST_TOKENS, PassBatch, Placement, Pos
 from autoconfig.post_training.passes import PACKED, USUAL_LORA_RANK, asked_batch, stage_ends
 from autoconfig.post_training.samples.lengths import ResponseLengths
 from autoconfig.post_training.weight_sync import load_method
+from autoconfig.runs.cells import RunRow
 from autoconfig.runs.post_training_model import read_policy
-from autoconfig.runs.table import WORDS, Row, cell, number
+from autoconfig.runs.table import NO, CellError, Row, number
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.layouts import divisors
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
-from autoconfig.specs.remarks import Remark, note
+from autoconfig.specs.remarks import Remark
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import module_formats
 
-SECONDS = ("step", "gen", "logprob", "ref", "values", "reward", "train_actor", "train_critic", "train", "weight_sync")
-RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "mfu", "peak_mem_gb")
-NEVER_READ = frozenset({*(f"{name}_s" for name in SECONDS), *RATES, "id", "source", "source_ref", "kind", "notes"})
-NOTHING = ("n/a", "na", "nan", "?", "-", "null", "unknown")
-"""Cells that say nothing."""
-THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
 TOKENS = LEAST_TOKENS
 """A micro-batch of at least so many is one of tokens (verl's ppo_max_token_len_per_gpu), else of sequences."""
 USUAL_TOKENS_PER_GPU = 8192
@@ -63,89 +58,72 @@ class PostTrainingCase:
     """The size of a micro-batch is not said: one that fits is as good a guess as the usual one."""
 
 
-class _RunRow:
-    """A row, and what had to be assumed of it."""
+class _PostTrainingRow(RunRow):
+    """A row, what had to be assumed of it, and which of that makes its prediction a guess."""
 
     def __init__(self, row: Row) -> None:
-        self.row = {key: text for key, text in row.items() if key not in NEVER_READ}
-        self.assumed: list[Remark] = []
+        super().__init__("post_training", row)
         self.missing: set[str] = set()
 
-    def text(self, name: str) -> str:
-        """Empty for a word that says that nothing is known; `none` is an answer of some columns."""
-        found = cell(self.row, name)
-        return "" if found.lower() in NOTHING else found
-
-    def count(self, name: str) -> int | None:
-        value = self.positive(name)
-        return max(1, round(value)) if value is not None else None
-
-    def positive(self, name: str) -> float | None:
-        """A number above 0, thousands with commas or without; None for another or for none."""
-        text = self.text(name)
-        if text.lower() in ("", "none"):
-            return None
-        value = number({name: text.replace(",", "") if THOUSANDS.fullmatch(text) else text}, name)
-        return value if value is not None and value > 0 else None
-
-    def assume(self, text: str, missing: str = "") -> None:
-        self.assumed.append(note(text))
-        self.missing |= {missing} if missing else set()
+    def guess(self, why: str, missing: str) -> None:
+        """Remark what was taken for something that decides the step (PostTrainingCase.missing)."""
+        self.assume(why)
+        self.missing.add(missing)
 
 
 def read_case(row: Row) -> PostTrainingCase:
-    """The case of a row. Raises InputError where it names no policy model or no number of GPUs, CellError for odd numbers."""
-    r = _RunRow(row)
-    if not r.text("policy_model"):
+    """Return the case of a row. Raises InputError where it names no policy model or no number of GPUs, CellError for odd
+    numbers."""
+    cells = _PostTrainingRow(row)
+    if not cells.text("policy_model"):
         raise InputError("cell policy_model is empty")
-    policy = _model(r, "policy_model", "model")
-    framework = _framework(r)
-    gpu = _gpu(r)
-    job = _job(r, policy, framework, gpu)
-    placement = _placement(r, job)
+    policy = _model(cells, "policy_model", "model")
+    framework = _framework(cells)
+    job = _job(cells, policy, framework, _gpu(cells))
+    placement = _placement(cells, job)
     return PostTrainingCase(
         job=job,
         placement=placement,
-        assumed=tuple(r.assumed),
-        missing=frozenset(r.missing),
-        tokens_assumed=r.count("micro_batch") is None,
-        recompute_assumed=not r.text("recompute"),
-        offload_assumed=not r.text("offload"),
-        engine_assumed=not r.text("rollout_plan"),
+        assumed=tuple(cells.assumed),
+        missing=frozenset(cells.missing),
+        tokens_assumed=not cells.text("micro_batch"),
+        recompute_assumed=not cells.text("recompute"),
+        offload_assumed=not cells.text("offload"),
+        engine_assumed=not cells.text("rollout_plan"),
     )
 
 
-def _framework(r: _RunRow) -> Framework:
+def _framework(row: RunRow) -> Framework:
     try:
-        return load_framework(r.text("framework"))
+        return load_framework(row.text("framework"))
     except UnknownNameError:
-        r.assume(f"framework {r.text('framework')[:40] or '(none)'} priced as other")
+        row.assume(f"framework {row.text('framework')[:40] or '(none)'} priced as other")
         return load_framework(OTHER_FRAMEWORK)
 
 
-def _gpu(r: _RunRow) -> GpuSpec:
-    """The first GPU of a cell that is known (`H100/H800`). Raises UnknownNameError."""
-    text = r.text("gpu")
+def _gpu(row: _PostTrainingRow) -> GpuSpec:
+    """Return the first GPU of a cell that is known (`H100/H800`). Raises UnknownNameError."""
+    text = row.text("gpu")
     if not text:
-        r.assume(f"gpu {DEFAULT_GPU}", "gpu")
+        row.guess(f"gpu {DEFAULT_GPU}", "gpu")
     for name in text.split("/"):
         with suppress(UnknownNameError, UnsupportedError):
             return load_gpu(name or DEFAULT_GPU)
     return load_gpu(text)
 
 
-def _job(r: _RunRow, policy: ModelSpec, framework: Framework, gpu: GpuSpec) -> PostTrainingJob:
+def _job(row: _PostTrainingRow, policy: ModelSpec, framework: Framework, gpu: GpuSpec) -> PostTrainingJob:
     try:
-        algorithm = load_algorithm(r.text("algorithm"))
+        algorithm = load_algorithm(row.text("algorithm"))
     except UnknownNameError:
         algorithm = load_algorithm("grpo")
-        r.assume("algorithm grpo")
-    prompts, group, kept = _batch(r, framework)
-    prompt, responses = _lengths(r, framework.total_tokens, algorithm.response_tokens)
-    minibatch = r.count("train_batch")
+        row.assume("algorithm grpo")
+    prompts, group, samples = _batch(row, framework)
+    prompt, responses = _lengths(row, framework.total_tokens, algorithm.response_tokens)
+    minibatch = row.count("train_batch")
     if minibatch is None:
-        minibatch = kept or prompts * group
-        r.assume("one optimizer step")
+        minibatch = samples or prompts * group
+        row.assume("one optimizer step")
     elif framework.minibatch_in_prompts:
         minibatch *= group
     return PostTrainingJob(
@@ -157,147 +135,181 @@ def _job(r: _RunRow, policy: ModelSpec, framework: Framework, gpu: GpuSpec) -> P
         group=group,
         prompt_tokens=prompt,
         responses=responses,
-        minibatch=min(minibatch, kept or prompts * group),
-        kept=kept,
-        longest_prompt=r.count("prompt_len_max") or 0,
-        critic=_other_model(r, "critic_model", policy) if algorithm.critic else None,
-        reward=_other_model(r, "reward_model", policy),
-        reference=_other_model(r, "ref_model", policy),
-        lora_rank=_adapters(r),
-        attention_kernel=_attention_kernel(r),
-        sync_method=_sync_method(r),
-        training_format="fp8" if r.text("precision_train").lower() == "fp8" else "bf16",
+        minibatch=min(minibatch, samples or prompts * group),
+        kept=samples,
+        longest_prompt=max(1, round(row.number("prompt_len_max") or 0)) if row.text("prompt_len_max") else 0,
+        critic=_other_model(row, "critic_model", policy) if algorithm.critic else None,
+        reward=_other_model(row, "reward_model", policy),
+        reference=_other_model(row, "ref_model", policy),
+        lora_rank=_adapters(row),
+        attention_kernel=row.text("attention_kernel"),
+        sync_method=_sync_method(row),
+        training_format="fp8" if row.text("precision_train") == "fp8" else "bf16",
     )
 
 
-def _sync_method(r: _RunRow) -> str:
-    """How new weights reach engines; empty: as the framework does. Raises InputError for a method that is not known."""
-    name = r.text("sync_method")
+def _sync_method(row: RunRow) -> str:
+    """Return how new weights reach engines; empty: as the framework does. Raises InputError for a method that is not known."""
+    name = row.text("sync_method")
     if name:
         load_method(name)
     return name
 
 
-def _attention_kernel(r: _RunRow) -> str:
-    """The kernel of the row. Raises InputError for one that no table knows."""
-    kernel = r.text("attention_kernel")
-    known = WORDS["attention_kernel"][0]
-    if kernel and kernel not in known:
-        raise InputError(f"attention_kernel {kernel[:40]!r}: use {', '.join(known)}")
-    return kernel
-
-
-def _adapters(r: _RunRow) -> int:
-    """Rank of the adapters: the plan's (`lora=16`), or the usual where the algorithm names LoRA (`GRPO-LoRA`); 0: none."""
-    if said := _degrees(r.text("train_plan")).get("lora"):
-        return said
-    if "lora" not in r.text("algorithm").lower():
+def _adapters(row: RunRow) -> int:
+    """Return the rank of the adapters: the plan's (`lora=16`), or the usual where the algorithm names LoRA (`GRPO-LoRA`);
+    0: none."""
+    if rank := _degrees(row.text("train_plan")).get("lora"):
+        return rank
+    if "lora" not in row.text("algorithm").lower():
         return 0
-    r.assume(f"adapters of rank {USUAL_LORA_RANK}")
+    row.assume(f"adapters of rank {USUAL_LORA_RANK}")
     return USUAL_LORA_RANK
 
 
-def _model(r: _RunRow, column: str, missing: str = "") -> ModelSpec:
-    """The model that a cell names; where only its size is known, `missing` is what the row does not say. Raises
+def _model(row: _PostTrainingRow, column: str, missing: str = "") -> ModelSpec:
+    """Return the model that a cell names; where only its size is known, `missing` is what the row does not say. Raises
     UnknownNameError."""
-    name = r.text(column)
+    name = row.text(column)
     model, likeness = read_policy(name)
     if likeness == "of this shape":
-        r.assume(f"{column} {name[:60]} priced as {model.name}")
+        row.assume(f"{column} {name[:60]} priced as {model.name}")
     elif likeness == "nearest in size":
-        r.assume(f"architecture of {name[:60]} not known: priced as {model.name}, nearest in size", missing)
+        row.assume(f"architecture of {name[:60]} not known: priced as {model.name}, nearest in size")
+        row.missing |= {missing} if missing else set()
     return model
 
 
-def _other_model(r: _RunRow, column: str, policy: ModelSpec) -> ModelSpec | None:
-    text = r.text(column).lower()
+def _other_model(row: _PostTrainingRow, column: str, policy: ModelSpec) -> ModelSpec | None:
+    text = row.text(column).lower()
     if text in ("rule", "none", ""):
         return policy if column == "critic_model" else None
-    return policy if text.startswith("same") else _model(r, column)
+    return policy if text.startswith("same") else _model(row, column)
 
 
-def _batch(r: _RunRow, framework: Framework) -> tuple[int, int, int]:
-    """(prompts, group, samples kept of them; 0: all) of a step."""
-    prompts, group, samples = r.count("prompts_per_step"), r.count("group_size"), r.count("samples_per_step")
-    if group is None and prompts and samples and samples % prompts == 0:
-        group = samples // prompts
+def _batch(row: _PostTrainingRow, framework: Framework) -> tuple[int, int, int]:
+    """Return (prompts, group, samples of them that are trained on; 0: all) of a step."""
+    prompts, group, samples = (row.count(name) for name in ("prompts_per_step", "group_size", "samples_per_step"))
     if group is None:
-        usual = 1 if r.text("algorithm").lower() in ("ppo", "sft", "dpo", "rlhf (ppo)") else framework.group
-        group = max(size for size in divisors(samples or usual) if size <= usual)
-        r.assume(f"group {group}", "batch" if samples is None else "")
-    if prompts is None and samples is None:
-        prompts = framework.prompts
-        r.assume(f"{prompts} prompts a step", "batch")
+        even = prompts and samples and samples % prompts == 0
+        group = (samples or 0) // (prompts or 1) if even else _usual_group(row, framework, samples)
+    if prompts is None and samples is not None:
+        return max(1, round(samples / group)), group, 0
     if prompts is None:
-        return max(1, round((samples or 1) / group)), group, 0
+        prompts = framework.prompts
+        row.guess(f"{prompts} prompts a step", "batch")
     return prompts, group, samples if samples and samples < prompts * group else 0
 
 
-def _lengths(r: _RunRow, total_tokens: int, usual_response: int) -> tuple[float, ResponseLengths]:
+ALONE = ("ppo", "sft", "dpo", "rlhf (ppo)")
+"""Algorithms that take one response to a prompt."""
+
+
+def _usual_group(row: _PostTrainingRow, framework: Framework, samples: int | None) -> int:
+    """Return the framework's responses to a prompt, or the most up to them that divide the samples."""
+    usual = 1 if row.text("algorithm").lower() in ALONE else framework.group
+    group = max(size for size in divisors(samples or usual) if size <= usual)
+    if samples is None:
+        row.guess(f"group {group}", "batch")
+    else:
+        row.assume(f"group {group}")
+    return group
+
+
+def _lengths(row: _PostTrainingRow, total_tokens: int, usual_response: int) -> tuple[float, ResponseLengths]:
+    """Return the tokens of a prompt and of responses. `total_tokens`: at most, of both together; `usual_response`: of the
+    algorithm."""
     usual = section("lengths")
-    prompt, most_prompt = r.positive("prompt_len_mean"), r.positive("prompt_len_max")
+    prompt, most_prompt = row.number("prompt_len_mean"), row.number("prompt_len_max")
     if prompt is None:
         prompt = float(min(usual["prompt_tokens"], most_prompt or usual["prompt_tokens"]))
-        r.assume(f"prompts of {prompt:g} tokens")
-    mean, cap, whole = r.positive("response_len_mean"), r.positive("response_len_max"), r.positive("seq_len_mean")
+        row.assume(f"prompts of {prompt:g} tokens")
+    mean, cap, whole = row.number("response_len_mean"), row.number("response_len_max"), row.number("seq_len_mean")
     if mean is None and whole is not None:
         prompt = min(prompt, whole / 2.0)
         mean = whole - prompt
     if mean is None and cap is None and total_tokens:
         cap = max(total_tokens - prompt, 1.0)
-        r.assume(f"prompt and response of at most {total_tokens:,} tokens together")
+        row.assume(f"prompt and response of at most {total_tokens:,} tokens together")
     if mean is None:
         mean = float(usual_response or usual["response_tokens"])
         if cap:
             mean = min(usual["response_share_of_cap"] * cap, float(usual["response_tokens_at_most"]))
-        r.assume(f"responses of {mean:g} tokens", "lengths")
+        row.guess(f"responses of {mean:g} tokens", "lengths")
     if cap is None:
         cap = 2.0 ** ceil(log2(1.25 * (mean + prompt))) - prompt
-        r.assume(f"responses of at most {cap:g} tokens")
+        row.assume(f"responses of at most {cap:g} tokens")
     mean = max(min(mean, cap), 1.0)
     return prompt, ResponseLengths(mean=mean, cap=max(round(cap), ceil(mean)), sigma=_sigma(mean, cap))
 
 
 def _sigma(mean: float, cap: float) -> float:
-    """Spread by how far the cap is from the mean: 0 where all responses have the cap's length."""
+    """Return the spread by how far the cap is from the mean: 0 where all responses have the cap's length."""
     if mean >= 0.99 * cap:
         return 0.0
     return 1.0 if cap >= 16_384 else 0.6
 
 
-def _placement(r: _RunRow, job: PostTrainingJob) -> Placement:
-    gpus, train, rollout, critic = (r.count(n) for n in ("gpus", "gpus_train", "gpus_rollout", "gpus_critic"))
-    if gpus and not train and (roles := _roles(r.text("placement"), gpus)):
-        train, critic, rollout = roles["actor"], roles["critic"], roles.get("engines")
-        r.assume("GPUs of " + ", ".join(f"{name} {count}" for name, count in roles.items()))
-    split = bool(train and rollout)
-    total = gpus or ((train or 0) + (rollout or 0) + (critic or 0))
-    if not total:
-        raise InputError("cell gpus is empty")
-    own = train if train and (split or critic) else total
-    plan = train_plan(r, job, own)
-    engine = engine_plan(r, job, rollout if split and rollout else own)
-    staleness, engine_name = _staleness(r.text("sync_mode")), r.text("rollout_engine").lower()
-    tokens, forward = _micro_tokens(r, job)
-    logprobs = r.count("logprob_micro_batch")
-    share = r.positive("gpu_mem_util")
-    given = share if share is not None and share <= 1.0 else None
+@dataclass(frozen=True, kw_only=True)
+class _Shares:
+    """GPUs of all, and of those roles that have their own."""
+
+    total: int
+    train: int | None
+    rollout: int | None
+    critic: int | None
+
+    @classmethod
+    def of(cls, row: RunRow) -> _Shares:
+        """Read the cells, and of a ratio in `placement` what they leave open. Raises InputError where no number is given."""
+        total, train, rollout, critic = (row.count(name) for name in ("gpus", "gpus_train", "gpus_rollout", "gpus_critic"))
+        if total and not train and (roles := _roles(row.text("placement"), total)):
+            train, critic, rollout = roles["actor"], roles["critic"], roles.get("engines")
+            row.assume("GPUs of " + ", ".join(f"{name} {count}" for name, count in roles.items()))
+        total = total or sum(count or 0 for count in (train, rollout, critic))
+        if not total:
+            raise InputError("cell gpus is empty")
+        return cls(total=total, train=train, rollout=rollout, critic=critic)
+
+    @property
+    def split(self) -> bool:
+        """Whether engines have GPUs of their own."""
+        return bool(self.train and self.rollout)
+
+    @property
+    def of_training(self) -> int:
+        return self.train if self.train and (self.split or self.critic) else self.total
+
+    @property
+    def of_engines(self) -> int:
+        return self.rollout if self.split and self.rollout else self.of_training
+
+
+def _placement(row: RunRow, job: PostTrainingJob) -> Placement:
+    """Return the plans of training and engines, and what of their GPUs each takes."""
+    gpus = _Shares.of(row)
+    plan = train_plan(row, job, gpus.of_training).replace(offload=_cpu_optimizer(row))
+    engine = engine_plan(row, job, gpus.of_engines)
+    tokens, forward = _micro_tokens(row, job)
+    if not tokens:
+        plan = plan.replace(mbs=min(row.count("micro_batch") or 1, 64))
+    logprobs, share, engine_name = row.count("logprob_micro_batch"), row.number("gpu_mem_util"), row.text("rollout_engine")
     placement = Placement(
-        train=(plan if tokens else plan.replace(mbs=min(r.count("micro_batch") or 1, 64))).replace(offload=_cpu_optimizer(r)),
+        train=plan,
         engine=engine,
-        colocated=not split,
-        staleness=staleness,
-        critic_gpus=critic or 0,
+        colocated=not gpus.split,
+        staleness=_staleness(row.text("sync_mode")),
+        critic_gpus=gpus.critic or 0,
         tokens_per_gpu=tokens,
         forward=asked_batch(job, logprobs, packs=bool(tokens)) if logprobs else PassBatch(tokens_per_gpu=forward),
-        memory_share=given or job.framework.memory_share,
-        offload=r.text("offload").lower() not in ("false", "none"),
-        cuda_graphs=job.framework.graphs(r.text("framework"), engine_name) and engine_name not in EAGER_ENGINES,
+        memory_share=share or job.framework.memory_share,
+        offload=row.text("offload") not in ("false", "none"),
+        cuda_graphs=job.framework.graphs(row.text("framework"), engine_name) and engine_name not in EAGER_ENGINES,
         continuous=engine_name not in (*EAGER_ENGINES, "deepspeed-inference"),
     )
-    if given is None:
+    if share is None:
         placement = replace(placement, memory_share=share_that_holds(job, placement))
-        r.assume(f"memory share {placement.memory_share:g}")
+        row.assume(f"memory share {placement.memory_share:g}")
     return placement
 
 
@@ -306,130 +318,133 @@ ROLES = ("reference", "reward", "actor", "critic", "engines")
 
 
 def _roles(placement: str, gpus: int) -> dict[str, int]:
-    """GPUs of each role of a split that is a ratio of all (`split 1:1:2:2:2`, without engines `1:1:4:2`); empty for others."""
-    found = re.search(r"(?<![\d:])\d+(?::\d+){3,4}(?![\d:])", placement)
-    parts = [int(part) for part in found[0].split(":")] if found else []
-    if not all(parts) or sum(parts) != gpus:
-        return {}
-    return dict(zip(ROLES, parts, strict=False))
+    """Return the GPUs of each role of a split that is a ratio of all (`split 1:1:2:2:2`, without engines `1:1:4:2`); empty for
+    others."""
+    for word in placement.split():
+        parts = [int(part) for part in word.split(":") if part.isascii() and part.isdigit()]
+        if len(parts) == word.count(":") + 1 and len(parts) in (4, 5) and all(parts) and sum(parts) == gpus:
+            return dict(zip(ROLES, parts, strict=False))
+    return {}
 
 
-def _cpu_optimizer(r: _RunRow) -> float:
-    """Share of the optimizer state that stays on the host and is updated there: `optimizer fraction 0.5` (Megatron's
-    optimizer_cpu_offload), `adam` (DeepSpeed's adam_offload). What waits there between phases is another thing."""
-    text = r.text("offload").lower()
-    if text == "adam":
-        return 1.0
-    found = re.fullmatch(r"optimizer fraction (0|1|[01]?\.\d+|1\.0+)", text)
-    return min(float(found[1]), 1.0) if found else 0.0
+def _cpu_optimizer(row: RunRow) -> float:
+    """Return the share of the optimizer state that stays on the host and is updated there: `optimizer fraction 0.5` (Megatron's
+    optimizer_cpu_offload), `adam` (DeepSpeed's adam_offload). What waits there between phases is another thing. Raises
+    CellError."""
+    text = row.text("offload")
+    share = text.removeprefix("optimizer fraction ")
+    if share == text:
+        return 1.0 if text == "adam" else 0.0
+    value = number({"offload": share}, "offload")
+    if value is None or not 0.0 <= value <= 1.0:
+        raise CellError(f"cell offload={text[:40]!r}: optimizer fraction is from 0 to 1")
+    return value
 
 
 def _staleness(mode: str) -> int:
-    mode = mode.lower()
+    """Return how many steps the engines' weights are behind."""
     if "async" not in mode:
         return 0
     return 1 if "1" in mode or "one" in mode else 2
 
 
-def _micro_tokens(r: _RunRow, job: PostTrainingJob) -> tuple[int, int]:
-    """(tokens of a packed micro-batch, the same of forward passes); 0 where sequences are padded."""
-    micro = r.count("micro_batch")
+def _micro_tokens(row: RunRow, job: PostTrainingJob) -> tuple[int, int]:
+    """Return (tokens of a packed micro-batch, the same of forward passes); 0 where sequences are padded."""
+    micro, packs = row.count("micro_batch"), job.framework.tokens_per_gpu
     if micro is not None and micro >= TOKENS:
         return micro, micro
-    packs = job.framework.tokens_per_gpu
     if micro is None:
-        usual = packs or USUAL_TOKENS_PER_GPU
-        tokens = max(usual, round(job.tokens))
-        r.assume(f"packed micro-batches of {tokens:,} tokens")
-        return tokens, tokens
-    if packs or job.framework.removes_padding:
+        tokens = max(packs or USUAL_TOKENS_PER_GPU, round(job.tokens))
+        row.assume(f"packed micro-batches of {tokens:,} tokens")
+    elif packs or job.framework.removes_padding:
         tokens = max(round(micro * (packs or job.tokens / PACKED)), round(job.tokens))
-        return tokens, tokens
-    return 0, 0
+    else:
+        tokens = 0
+    return tokens, tokens
 
 
 def _degrees(text: str) -> dict[str, int]:
-    """`tp=4,pp=2`, `TP32xDP8`, `sp=4,fsdp=8`, `tp=1 (8 engines)` as numbers by lower-case key."""
-    found = re.findall(r"(tp|pp|cp|ep|dp|sp|vpp|fsdp|etp|lora|last_layers)\s*+=?\s*+(\d+)", text.lower())
-    return {key: int(value) for key, value in found if int(value) > 0}
+    """Return `tp=4,pp=2`, `TP32xDP8`, `sp=4,fsdp=8`, `tp=1 (8 engines)` as numbers by lower-case key."""
+    pairs = re.findall(r"(tp|pp|cp|ep|dp|sp|vpp|fsdp|etp|lora|last_layers)\s*+=?\s*+(\d+)", text.lower())
+    return {key: int(value) for key, value in pairs if int(value) > 0}
 
 
-def train_plan(r: _RunRow, job: PostTrainingJob, gpus: int) -> TrainPlan:
-    """The plan of the row; what it leaves out fills the GPUs."""
-    text, back_end = r.text("train_plan"), r.text("train_backend").lower()
-    given = _degrees(text)
-    shards = "fsdp" in back_end or "fsdp" in text.lower() or "zero" in back_end or "dtensor" in back_end
-    if not back_end and not given:
+def train_plan(row: RunRow, job: PostTrainingJob, gpus: int) -> TrainPlan:
+    """Return the plan of the row; what it leaves out fills the GPUs."""
+    text, back_end = row.text("train_plan").lower(), row.text("train_backend")
+    degrees = _degrees(text)
+    shards = "fsdp" in text or any(word in back_end for word in ("fsdp", "zero", "dtensor"))
+    if not back_end and not degrees:
         shards = True
-        r.assume("fully sharded training")
-    recompute = _recompute(r, job, shards)
+        row.assume("fully sharded training")
+    recompute = _recompute(row, job, shards)
     if shards:
-        tp, cp = given.get("tp", 1), given.get("cp", given.get("sp", 1))
+        tp, cp = degrees.get("tp", 1), degrees.get("cp", degrees.get("sp", 1))
         if gpus % (tp * cp):
             tp, cp = 1, 1
         stage = 3 if gpus // tp > 1 else 0
         return TrainPlan(tp=tp, cp=cp, pp=1, dp=gpus // (tp * cp), mbs=1, fsdp=stage, dist_opt=False, recompute=recompute)
-    if not given and "dp" not in text:
-        given = _smallest(job, gpus)
-        r.assume("training plan " + ",".join(f"{key}={value}" for key, value in given.items()))
-    tp, pp, cp = (given.get(key, 1) for key in ("tp", "pp", "cp"))
+    if not degrees and "dp" not in text:
+        degrees = _smallest(job, gpus)
+        row.assume("training plan " + ",".join(f"{key}={value}" for key, value in degrees.items()))
+    tp, pp, cp = (degrees.get(key, 1) for key in ("tp", "pp", "cp"))
     dp = max(1, gpus // (tp * pp * cp))
-    ends = stage_ends(job.policy, pp, given.get("last_layers"))
+    first, last = stage_ends(job.policy, pp, degrees.get("last_layers"))
     return TrainPlan(
         tp=tp,
         pp=pp,
         cp=cp,
         dp=dp,
         mbs=1,
-        vpp=given.get("vpp", 1),
-        ep=min(given.get("ep", 1), tp * cp * dp) if job.policy.is_moe else 1,
+        vpp=degrees.get("vpp", 1),
+        ep=min(degrees.get("ep", 1), tp * cp * dp) if job.policy.is_moe else 1,
         sp=tp > 1,
-        first=ends[0],
-        last=ends[1],
+        first=first,
+        last=last,
         dist_opt=True,
         recompute=recompute,
     )
 
 
-def _recompute(r: _RunRow, job: PostTrainingJob, shards: bool) -> Recompute:
-    text = r.text("recompute").lower()
-    if text in ("none", "false", "no", "0"):
+def _recompute(row: RunRow, job: PostTrainingJob, shards: bool) -> Recompute:
+    text = row.text("recompute")
+    if text in (*NO, "none"):
         return NONE
     if not text and ("fsdp" if shards else "megatron") not in job.framework.recomputes:
-        r.assume("no recomputation")
+        row.assume("no recomputation")
         return NONE
     if not text:
-        r.assume("full recomputation")
+        row.assume("full recomputation")
     return FULL
 
 
 def _smallest(job: PostTrainingJob, gpus: int) -> dict[str, int]:
-    """The least model parallelism whose state takes under half of a GPU."""
-    parameters = float(total_parameters(job.policy))
-    node = min(job.gpu.gpus_per_node, gpus)
+    """Return the least model parallelism whose state takes under half of a GPU."""
+    policy, node = job.policy, min(job.gpu.gpus_per_node, gpus)
+    state = float(total_parameters(policy))
+    depths = [pp for pp in (1, 2, 4, 8, 16) if gpus % pp == 0 and pp <= policy.num_layers]
+    widths = [tp for tp in divisors(node) if tp <= 8 and policy.num_attention_heads % tp == 0]
     best = {"tp": 1}
-    for pp in [p for p in (1, 2, 4, 8, 16) if gpus % p == 0 and p <= job.policy.num_layers]:
-        for tp in [t for t in divisors(node) if t <= 8 and gpus % (t * pp) == 0 and job.policy.num_attention_heads % t == 0]:
-            dp = gpus // (tp * pp)
-            best = {"tp": tp, "pp": pp}
-            spread = min(dp, job.policy.num_moe_experts or 1) if job.policy.is_moe else 1
-            if job.policy.is_moe:
-                best["ep"] = max(d for d in divisors(dp * tp) if (job.policy.num_moe_experts or 1) % d == 0)
-                spread = best["ep"]
-            if parameters * (GRADIENT_STATE_BYTES / spread + 12.0 / dp) / (tp * pp) < 0.5 * job.gpu.memory_bytes:
-                return best
+    for pp, tp in [(pp, tp) for pp in depths for tp in widths if gpus % (tp * pp) == 0]:
+        dp, spread = gpus // (tp * pp), 1
+        best = {"tp": tp, "pp": pp}
+        if policy.is_moe:
+            spread = max(ranks for ranks in divisors(dp * tp) if (policy.num_moe_experts or 1) % ranks == 0)
+            best["ep"] = spread
+        if state * (GRADIENT_STATE_BYTES / spread + 12.0 / dp) / (tp * pp) < 0.5 * job.gpu.memory_bytes:
+            break
     return best
 
 
-def engine_plan(r: _RunRow, job: PostTrainingJob, gpus: int) -> EnginePlan:
-    """The rollout engines of the row; the smallest tp whose weights take under half of the engine's share where it says
+def engine_plan(row: RunRow, job: PostTrainingJob, gpus: int) -> EnginePlan:
+    """Return the rollout engines of the row; the smallest tp whose weights take under half of the engine's share where it says
     none."""
-    given = _degrees(r.text("rollout_plan"))
-    weights = "fp8" if r.text("precision_rollout").lower() == "fp8" else "bf16"
-    tp, pp = given.get("tp"), given.get("pp", 1)
+    degrees = _degrees(row.text("rollout_plan"))
+    weights = "fp8" if row.text("precision_rollout") == "fp8" else "bf16"
+    tp, pp = degrees.get("tp"), degrees.get("pp", 1)
     if tp is None:
         tp = _engine_tp(job, gpus)
-        r.assume(f"engines of tp {tp}")
+        row.assume(f"engines of tp {tp}")
     tp, node = min(tp, gpus), job.gpu.link_domain_size
     while job.policy.num_attention_heads % tp or (tp > node and tp % node):
         tp -= 1

@@ -26,8 +26,10 @@ from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.progress import Progress
 from autoconfig.planning.request_fields import VARIANT
 from autoconfig.planning.resolve import field_names
+from autoconfig.runs.cells import columns_never_read, read_flag
 from autoconfig.runs.encoder_row import is_encoder_table, training_row_of
-from autoconfig.runs.table import CONFIG, CellError, Row, TableKind, cell, columns_of, flag, number_text, unread_columns
+from autoconfig.runs.predicted import FAILED, distinct_rows
+from autoconfig.runs.table import CONFIG, CellError, Row, TableKind, cell, columns_of, number_text, unread_columns
 from autoconfig.runs.training_row import Case, read_case, read_partial
 from autoconfig.specs.errors import GIB, AutoconfigError, InputError
 from autoconfig.specs.plan import TrainPlan
@@ -40,8 +42,6 @@ from autoconfig.training.rank import rank_plans
 from autoconfig.training.rules import RULE_TEXT
 
 TEXT_COLUMNS = ("id", "pred_confidence", "pred_note")
-Key = tuple[tuple[str, str], ...]
-NEVER_READ = frozenset({"id", "source", "source_ref", "notes", "status", "assumed", "peak_mem_gib", "params_b", "attention"})
 MAX_WORKERS = 8
 MIN_ROWS_FOR_WORKERS = 2_000
 """Below it starting processes costs more than it saves."""
@@ -106,7 +106,7 @@ def unread(source: Path) -> str:
 @cache
 def known_columns() -> frozenset[str]:
     """Return the columns of a table of training runs."""
-    return columns_of("training") | NEVER_READ | set(field_names(VARIANT))
+    return columns_of("training") | set(field_names(VARIANT))
 
 
 TRAINING_RUNS = TableKind(
@@ -126,33 +126,21 @@ TRAINING_RUNS = TableKind(
 def predict_rows(
     rows: Sequence[Row], calibration: Calibration | None = None, progress: Progress | None = None, workers: int = 1
 ) -> list[Prediction]:
-    """A prediction per row, in order, with the shipped calibration unless another is given. Rows that ask the same are
+    """Return a prediction per row, in order, with the shipped calibration unless another is given. Rows that ask the same are
     answered once; many rows by `workers` processes."""
-    same: dict[Key, list[int]] = {}
-    for number, row in enumerate(rows):
-        same.setdefault(question_key(row), []).append(number)
-    asked = [rows[numbers[0]] for numbers in same.values()]
-    found: dict[int, Prediction] = {}
+    asked, numbers = distinct_rows(rows, "training")
+    answers: dict[int, Prediction] = {}
     with closing(_answers(asked, calibration or shipped(), workers)) as predictions:
         for count, (number, prediction) in enumerate(predictions, 1):
-            found[number] = prediction
+            answers[number] = prediction
             if progress is not None and count % 100 == 0:
                 progress(f"{count:,} of {len(asked):,} different rows")
-    answers: dict[int, Prediction] = {}
-    for number, numbers in enumerate(same.values()):
-        for original in numbers:
-            answers[original] = replace(found[number], id=cell(rows[original], "id"))
-    return [answers[number] for number in range(len(rows))]
-
-
-def question_key(row: Row) -> Key:
-    """Every cell that a prediction may read. Notes, status and what was measured are not among them."""
-    return tuple(sorted((key, text) for key, text in row.items() if text and not never_read(key)))
+    return [replace(answers[number], id=cell(row, "id")) for row, number in zip(rows, numbers, strict=True)]
 
 
 def never_read(column: str) -> bool:
-    """Columns that name, comment or measure a run."""
-    return column in NEVER_READ or column.startswith("metric_")
+    """Return whether a column names, comments or measures a run."""
+    return column in columns_never_read("training")
 
 
 def _answers(rows: Sequence[Row], calibration: Calibration, workers: int) -> Generator[tuple[int, Prediction], None, None]:
@@ -163,8 +151,8 @@ def _answers(rows: Sequence[Row], calibration: Calibration, workers: int) -> Gen
     work = partial(_predict_block, calibration)
     ignored = signal.SIGINT, signal.SIG_IGN  # interrupts are the parent's; leaving the pool ends the processes
     with get_context("spawn").Pool(workers, signal.signal, ignored) as pool:
-        for (start, _), found in zip(blocks, pool.imap(work, [block for _, block in blocks]), strict=True):
-            yield from ((start + number, prediction) for number, prediction in found)
+        for (start, _), predictions in zip(blocks, pool.imap(work, [block for _, block in blocks]), strict=True):
+            yield from ((start + number, prediction) for number, prediction in predictions)
 
 
 def _predict_block(calibration: Calibration, rows: Sequence[Row]) -> list[tuple[int, Prediction]]:
@@ -178,15 +166,14 @@ _Asked = tuple[int, Row, Case]
 def _predict_distinct(rows: Sequence[Row], calibration: Calibration) -> Iterator[tuple[int, Prediction]]:
     groups: dict[Scenario, list[_Asked]] = {}
     for number, row in enumerate(rows):
-        row = {key: text for key, text in row.items() if not never_read(key)}
         try:
-            if flag(row, "full_plan") is False:
+            if read_flag("full_plan", cell(row, "full_plan")) is False:
                 raise InputError("the plan is not whole")
             case = read_case(row, calibration)
             alike = case.scenario.on(num_gpus=case.scenario.cluster.gpus_per_node).with_batch(1)  # columns of the layouts
             groups.setdefault(alike, []).append((number, row, case))
         except CellError as error:
-            yield number, Prediction(id=cell(row, "id"), note=f"not predicted: {error}")
+            yield number, Prediction(id=cell(row, "id"), note=f"{FAILED}{error}")
         except AutoconfigError as error:
             yield number, _completed(row, str(error), calibration)
     for scenario, members in groups.items():
@@ -202,7 +189,7 @@ def _predict_group(scenario: Scenario, members: Sequence[_Asked]) -> Iterator[tu
             for asked in members:
                 yield from _predict_group(scenario, [asked])
         else:
-            yield members[0][0], Prediction(id=members[0][2].id, note=f"not predicted: {error}")
+            yield members[0][0], Prediction(id=members[0][2].id, note=f"{FAILED}{error}")
 
 
 def predict_plan(source: CheckInput, name: str, calibration: Calibration) -> Prediction:
@@ -214,9 +201,9 @@ def predict_plan(source: CheckInput, name: str, calibration: Calibration) -> Pre
 
 
 def _price(
-    scenario: Scenario, members: Sequence[_Asked], known: Sequence[Violation] | None = None
+    scenario: Scenario, members: Sequence[_Asked], violations: Sequence[Violation] | None = None
 ) -> Iterator[tuple[int, Prediction]]:
-    """Predictions of rows of one model; `known`: what the only one breaks, where that was found out already."""
+    """Return predictions of rows of one model; `violations`: what the only one breaks, where that is known already."""
     plans = [case.plan for _, _, case in members]
     batches = [case.scenario.workload.global_batch_size for _, _, case in members]
     gpus = [case.scenario.cluster.num_gpus for _, _, case in members]
@@ -224,8 +211,8 @@ def _price(
     layouts = scenario.layouts(plans, batches, gpus)
     memory = estimate_memory(scenario, layouts, recomputes)
     time = estimate_step_time(scenario, layouts, recomputes)
-    texts = {violation.rule: violation.text for violation in known or ()}
-    broken = [list(texts)] if known is not None else broken_rules(scenario, plans, gpus, batches)
+    texts = {violation.rule: violation.text for violation in violations or ()}
+    broken = [list(texts)] if violations is not None else broken_rules(scenario, plans, gpus, batches)
     after = {last: allocated_after_step(scenario, layouts, last=last) for last in {_asks_last(row) for _, row, _ in members}}
     for index, (number, row, case) in enumerate(members):
         own, plan = case.scenario, case.plan
@@ -237,15 +224,15 @@ def _price(
         rules = [*case.broken, *(texts or published)]
         if rules:
             confidence = least_confident(confidence, step)
-        kept = float(after[_asks_last(row)][index])
-        priced = _prediction(own, plan, row, step, confidence, peak, kept, bool(memory.fits[at]))
+        after_step = float(after[_asks_last(row)][index])
+        priced = _prediction(own, plan, row, step, confidence, peak, after_step, bool(memory.fits[at]))
         yield number, replace(priced, id=case.id, note=_note(rules, case.assumed, texts))
 
 
 def _note(rules: Sequence[str], assumed: Sequence[Remark], texts: Mapping[str, str]) -> str:
     named = (f"{rule} ({texts.get(rule) or RULE_TEXT[rule]})" for rule in dict.fromkeys(rules))
-    said = ["breaks " + "; ".join(named)] if rules else []
-    return "; ".join([*said, *(["assumed: " + ", ".join(sentences(assumed))] if assumed else [])])
+    breaks = ["breaks " + "; ".join(named)] if rules else []
+    return "; ".join([*breaks, *(["assumed: " + ", ".join(sentences(assumed))] if assumed else [])])
 
 
 def _asks_last(row: Row) -> bool:
@@ -257,8 +244,8 @@ def peak_bytes(scenario: Scenario, plan: TrainPlan, row: Row, worst: float | Non
     stage's, where it is known already."""
     last = _asks_last(row) and plan.pp > 1
     if worst is None or last:
-        found = estimate_memory(scenario, scenario.layouts([plan]), [plan.recompute], detail=last)
-        worst = float(found.peak_bytes[0, 0]) if found.per_stage_bytes is None else float(found.per_stage_bytes[0, 0, -1])
+        memory = estimate_memory(scenario, scenario.layouts([plan]), [plan.recompute], detail=last)
+        worst = float(memory.peak_bytes[0, 0]) if memory.per_stage_bytes is None else float(memory.per_stage_bytes[0, 0, -1])
     return worst + (float(allocator_bytes(worst)) if cell(row, "peak_kind").lower() == "reserved" else 0.0)
 
 
@@ -296,10 +283,10 @@ def _completed(row: Row, reason: str, calibration: Calibration) -> Prediction:
         ranking = rank_plans(scenario, partial.constraints)
     except AutoconfigError as error:
         reasons = dict.fromkeys((reason, str(error)))
-        return Prediction(id=row_id, note=f"not predicted: {'; '.join(reasons)}")
+        return Prediction(id=row_id, note=f"{FAILED}{'; '.join(reasons)}")
     if not len(ranking.best):
         if ranking.closest is None:
-            return Prediction(id=row_id, note=f"not predicted: {reason}; no completion is legal")
+            return Prediction(id=row_id, note=f"{FAILED}{reason}; no completion is legal")
         plan = ranking.plan_of(ranking.closest)
         case = Case(id=row_id, source=cell(row, "source"), scenario=scenario, plan=plan, assumed=partial.assumed)
         [(_, least)] = _price(scenario, [(0, row, case)])
@@ -313,5 +300,5 @@ def _completed(row: Row, reason: str, calibration: Calibration) -> Prediction:
     )
     note = f"{reason}; best of {len(ranking.best):,} completions: {ranking.plan(0)}"
     note += "; assumed: " + ", ".join(sentences(partial.assumed)) if partial.assumed else ""
-    kept = float(allocated_after_step(scenario, scenario.layouts([ranking.plan(0)]), last=_asks_last(row))[0])
-    return replace(_prediction(scenario, ranking.plan(0), row, step, confidence, peak, kept, True), id=row_id, note=note)
+    after_step = float(allocated_after_step(scenario, scenario.layouts([ranking.plan(0)]), last=_asks_last(row))[0])
+    return replace(_prediction(scenario, ranking.plan(0), row, step, confidence, peak, after_step, True), id=row_id, note=note)

@@ -14,9 +14,10 @@ from autoconfig.post_training.job import PassBatch
 from autoconfig.post_training.memory import phase_memory
 from autoconfig.post_training.phases import REST
 from autoconfig.post_training.price import StepEstimate, estimate_step
-from autoconfig.runs.post_training_row import FULL, NEVER_READ, PostTrainingCase, read_case
-from autoconfig.runs.table import Row, TableKind, columns_of, number_text
-from autoconfig.specs.errors import GIB, AutoconfigError
+from autoconfig.runs.post_training_row import FULL, PostTrainingCase, read_case
+from autoconfig.runs.predicted import answer_rows
+from autoconfig.runs.table import Row, TableKind, cell, columns_of, number_text
+from autoconfig.specs.errors import GIB
 from autoconfig.specs.remarks import sentences
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 LEAST_TOKENS = 1024
 """Of a micro-batch that is tried where a row does not say its own."""
-FAILED = "not predicted: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,32 +91,21 @@ def predict_file(
 def predict_rows(
     rows: Sequence[Row], constants: Constants | None = None, progress: Progress | None = None
 ) -> list[StepPrediction]:
-    """A prediction per row, in order. Rows that ask the same are answered once."""
-    known = constants or shipped_constants()
-    found: dict[tuple[tuple[str, str], ...], StepPrediction] = {}
-    result = []
-    for index, row in enumerate(rows):
-        asked = {name: text.strip() for name, text in row.items() if name not in NEVER_READ and text and text.strip()}
-        key = tuple(sorted(asked.items()))
-        if key not in found:
-            found[key] = predict_row(asked, known)
-            if progress is not None and len(found) % 20 == 0:
-                progress(f"{len(found):,} different rows, at {index + 1:,} of {len(rows):,}")
-        result.append(StepPrediction(**{**vars(found[key]), "row": index, "id": (row.get("id") or "").strip()}))
-    return result
+    """Return a prediction per row, in order. Rows that ask the same are answered once."""
+    chosen = constants or shipped_constants()
+    answers = answer_rows(
+        rows, "post_training", lambda row: predict_row(row, chosen), lambda reason: StepPrediction(note=reason), progress
+    )
+    return [
+        replace(answer, row=number, id=cell(row, "id")) for number, (row, answer) in enumerate(zip(rows, answers, strict=True))
+    ]
 
 
 def predict_row(row: Row, constants: Constants) -> StepPrediction:
-    """One row; a row that cannot be predicted keeps the reason."""
-    try:
-        case = read_case(row)
-        step = estimate_step(case.job, case.placement, constants, guessed=bool(case.missing))
-        fits, reason = _fits(case, step)
-    except AutoconfigError as error:
-        return StepPrediction(note=f"{FAILED}{error}")
-    except Exception as error:  # a mistake of ours in one row must not cost the others their predictions
-        what = f"{type(error).__name__}: {str(error)[:200]}"
-        return StepPrediction(note=f"{FAILED}an error of autoconfig's own ({what}); please report the row")
+    """Return the prediction of one row. Raises InputError."""
+    case = read_case(row)
+    step = estimate_step(case.job, case.placement, constants, guessed=bool(case.missing))
+    fits, reason = _fits(case, step)
     notes = [f"does not fit: {reason}"] if reason else []
     notes += [f"assumed: {'; '.join(sentences(case.assumed))}"] if case.assumed else []
     return StepPrediction(step=step, fits=fits, note="; ".join(notes))

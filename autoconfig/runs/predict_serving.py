@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from autoconfig.memory_model.engines.plan import ServedPlan
 from autoconfig.memory_model.serving import ServingMemory
-from autoconfig.runs.serving_row import MEASURED, NEEDED, ServingCase, read_case
+from autoconfig.planning.progress import Progress
+from autoconfig.runs.predicted import answer_rows
+from autoconfig.runs.serving_row import NEEDED, ServingCase, read_case
 from autoconfig.runs.table import Row, TableKind, columns_of, number_text
 from autoconfig.serving.closed_loop import (
     Benchmark,
@@ -31,7 +33,7 @@ from autoconfig.serving.closed_loop import (
     rate_text,
 )
 from autoconfig.specs.engines.releases import schedules_synchronously
-from autoconfig.specs.errors import GIB, AutoconfigError
+from autoconfig.specs.errors import GIB
 from autoconfig.specs.remarks import sentences
 from autoconfig.specs.roots import root
 from autoconfig.specs.serve_plan import EnginePlan
@@ -238,13 +240,6 @@ def rated_loop(case: ServingCase, setup: Setup, limits: tuple[float, float], off
     return loop(0.0)
 
 
-if TYPE_CHECKING:
-    from autoconfig.planning.progress import Progress
-
-FAILED = "not predicted: "
-OUR_ERROR = "an error of autoconfig's own"
-
-
 @dataclass(frozen=True, kw_only=True)
 class ServingPrediction:
     """What one row gets; None where it does not apply or could not be predicted. `note` says why, or what was assumed."""
@@ -312,39 +307,32 @@ def read_table(source: Path) -> list[dict[str, str]]:
 def predict_rows(
     rows: Sequence[Row], calibration: ServingCalibration | None = None, progress: Progress | None = None
 ) -> list[ServingPrediction]:
-    """A prediction per row, in order. Rows that ask the same are answered once."""
-    found: dict[tuple[tuple[str, str], ...], ServingPrediction] = {}
-    result = []
+    """Return a prediction per row, in order. Rows that ask the same are answered once."""
     constants = calibration or shipped_calibration()
-    for index, row in enumerate(rows):
-        asked = {k: v.strip() for k, v in row.items() if k not in MEASURED and v.strip()}
-        key = tuple(sorted(asked.items()))
-        if key not in found:
-            found[key] = predict_row(asked, constants)
-            if progress is not None and len(found) % 20 == 0:
-                progress(f"{len(found):,} different rows, at {index + 1:,} of {len(rows):,}")
-        result.append(ServingPrediction(**{**vars(found[key]), "row": index}))
-    return result
+    answers = answer_rows(rows, "serving", lambda row: _predicted(row, constants), _failed, progress)
+    return [replace(answer, row=number) for number, answer in enumerate(answers)]
 
 
 def predict_row(row: Row, calibration: ServingCalibration) -> ServingPrediction:
-    """One row; a row that cannot be predicted keeps the reason."""
-    try:
-        case = read_case(row)
-        setup = best_setup(case, calibration)
+    """Return the prediction of one row; a row that cannot be predicted keeps the reason."""
+    return predict_rows([row], calibration)[0]
+
+
+def _failed(reason: str) -> ServingPrediction:
+    return ServingPrediction(row=0, failed=True, note=reason)
+
+
+def _predicted(row: Row, calibration: ServingCalibration) -> ServingPrediction:
+    case = read_case(row)
+    setup = best_setup(case, calibration)
+    if case.load == "closed" and case.kv_fraction is None and not setup.fits:
         wider = replace(case, kv_fraction=LARGEST_FRACTION)
-        if case.load == "closed" and case.kv_fraction is None and not setup.fits:
-            larger = best_setup(wider, calibration)
-            if larger.fits:  # whoever measured it gave the engine more
-                said = f"does not fit at the engine's own share of memory; priced at {LARGEST_FRACTION:g} (kv_fraction)"
-                found = _answer(wider, larger)
-                return replace(found, fits=False, note=f"{said}; {found.note}")
-        return _answer(case, setup)
-    except AutoconfigError as error:
-        return ServingPrediction(row=0, failed=True, note=f"{FAILED}{error}")
-    except Exception as error:  # a mistake of ours in one row must not cost the thousand others their predictions
-        what = f"{type(error).__name__}: {str(error)[:200]}"
-        return ServingPrediction(row=0, failed=True, note=f"{FAILED}{OUR_ERROR} ({what}); please report the row")
+        larger = best_setup(wider, calibration)
+        if larger.fits:  # whoever measured it gave the engine more
+            why = f"does not fit at the engine's own share of memory; priced at {LARGEST_FRACTION:g} (kv_fraction)"
+            answer = _answer(wider, larger)
+            return replace(answer, fits=False, note=f"{why}; {answer.note}")
+    return _answer(case, setup)
 
 
 def _answer(case: ServingCase, setup: Setup) -> ServingPrediction:

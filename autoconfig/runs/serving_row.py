@@ -4,10 +4,13 @@ never read."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from autoconfig.memory_model.engines.plan import BY_START, StartOptions
-from autoconfig.runs.table import NO, Row, cell, columns_of, count_of, degree, flag, names_of, number
+from autoconfig.runs.cells import RunRow, columns_never_read
+from autoconfig.runs.table import NO, Row, names_of
 from autoconfig.serving.closed_loop import RANGE_RATIO, REQUESTS_A_USER
 from autoconfig.serving.space import expert_degrees, limit
 from autoconfig.specs.engines.releases import check_release, first_release, newest_release
@@ -21,7 +24,7 @@ from autoconfig.specs.software.checkpoint import Checkpoint, checkpoint_named
 from autoconfig.specs.software.engine import EngineSpec, kv_format, load_engine, nearest_release, supports, weight_format
 from autoconfig.time_model.serving.workload import DataSet, data_set, data_set_of_lengths, offline_requests
 
-MEASURED = columns_of("serving_measured")
+MEASURED = columns_never_read("serving")
 """Never read by a prediction (source and locator say where a row is from, nothing more)."""
 NEEDED = ("model", "gpu", "n_gpus", "osl")
 ENCODER_DECODERS = ("t5", "mt5")
@@ -70,42 +73,28 @@ class ServingCase:
 
 
 def read_case(row: Row) -> ServingCase:
-    """The case of a row. Raises InputError naming the cell that cannot be used."""
+    """Return the case of a row. Raises InputError naming the cell that cannot be used."""
+    cells = RunRow("serving", row)
     for name in NEEDED:
-        if not cell(row, name):
+        if not cells.text(name):
             raise InputError(f"cell {name} is empty")
-    name = cell(row, "model")
-    if name.lower().startswith(ENCODER_DECODERS):
-        raise UnsupportedError(f"{name} is an encoder-decoder model; only decoders can be predicted")
-    assumed: list[Remark] = []
-    size = re.fullmatch(r"GPT-([0-9.]+[BMT])", name, re.IGNORECASE)  # of the GPT-3 family
-    model, notes = resolve_model(size[1] if size else name)
+    model, notes = _model(cells.text("model"))
     if model.is_hybrid:
-        assumed.append(note("recurrent layers: their operators were not measured"))
-    gpu = load_gpu(names_of("serving_gpus").get(cell(row, "gpu").lower(), cell(row, "gpu")))
-    engine = read_engine(cell(row, "backend"), cell(row, "backend_version"), assumed)
-    lengths = _lengths(row, model, assumed)
-    gpus = degree(row, "n_gpus", None)
-    load, at_once = _load(row, assumed), _at_once(row)
-    rate = _rate(row) if load == "open" else 0.0
-    requests = count_of(row, "requests") or _requests(row, load, lengths)
-    batch, users = count_of(row, "max_batch") or count_of(row, "max_num_seqs"), None
-    if at_once and load != "open":
-        word, count = at_once
-        batch, users = (batch, count) if word == "concurrency" else (min(count, batch or count), None)
-    if load == "single":
-        batch, users = 1, None
-    stored = checkpoint_named(cell(row, "checkpoint")) if cell(row, "checkpoint") else None
-    plans = _plans(row, model, gpu, engine, gpus, assumed)
-    ratio, (drafted, acceptance) = 1.0, _drafts(row, assumed)
-    start = _start(row, model, engine, drafted, assumed)
+        cells.assume("recurrent layers: their operators were not measured")
+    gpu = load_gpu(names_of("serving_gpus").get(cells.text("gpu").lower(), cells.text("gpu")))
+    engine = read_engine(cells.text("backend"), cells.text("backend_version"), cells.assumed)
+    lengths = _lengths(cells, model)
+    gpus = cells.degree("n_gpus")
+    load = _load(cells)
+    batch, users = _at_once(cells, load)
+    plans = _busy(_plans(cells, model, gpu, engine, gpus), users)
+    drafted, acceptance = _drafts(cells)
+    start = _start(cells, model, engine, drafted)
+    said = {"requests": _requests(cells, load, lengths), **cells.fields("case")}
     if load == "closed":
-        requests, ratio = _closed(row, users or 1, assumed)
-    if users is not None:
-        busy = tuple(plan for plan in plans if plan.replicas <= users)
-        if not busy:
-            raise InputError(f"concurrency {users} leaves instances idle: there are {plans[0].replicas}; give one's n_gpus")
-        plans = busy
+        said |= _closed(cells, users or 1)
+    if load == "open":
+        said |= {"rate": _rate(cells), "limits": _limits(cells)}
     return ServingCase(
         model=model,
         gpu=gpu,
@@ -114,21 +103,31 @@ def read_case(row: Row) -> ServingCase:
         plans=plans,
         load=load,
         lengths=lengths,
-        rate=rate,
-        requests=requests,
         max_batch=batch,
         concurrency=users,
-        limits=_limits(row) if load == "open" else None,
-        range_ratio=ratio,
-        tokens=count_of(row, "max_num_batched_tokens"),
-        receive_every=count_of(row, "recv_interval") or 1,
-        kv_fraction=_share(row, "kv_fraction"),
         drafted=drafted,
         acceptance=acceptance,
         start=start,
-        checkpoint=stored,
-        assumed=(*notes, *assumed),
+        checkpoint=checkpoint_named(cells.text("checkpoint")) if cells.text("checkpoint") else None,
+        assumed=(*notes, *cells.assumed),
+        **said,
     )
+
+
+def _model(name: str) -> tuple[ModelSpec, Sequence[Remark]]:
+    """Return the decoder of a name, also of the GPT-3 family (GPT-175B), and what it was read as. Raises InputError."""
+    if name.lower().startswith(ENCODER_DECODERS):
+        raise UnsupportedError(f"{name} is an encoder-decoder model; only decoders can be predicted")
+    size = re.fullmatch(r"GPT-([0-9.]+[BMT])", name, re.IGNORECASE)
+    return resolve_model(size[1] if size else name)
+
+
+def _busy(plans: tuple[EnginePlan, ...], users: int | None) -> tuple[EnginePlan, ...]:
+    """Return the plans whose instances all have a user. Raises InputError where there is none."""
+    busy = tuple(plan for plan in plans if users is None or plan.replicas <= users)
+    if not busy:
+        raise InputError(f"concurrency {users} leaves instances idle: there are {plans[0].replicas}; give one's n_gpus")
+    return busy
 
 
 ACCEPTANCE = 0.7
@@ -137,56 +136,47 @@ DRAFTS = re.compile(r"(?:[a-z][a-z0-9]*[ :=_-]+)?([0-9]{1,2})(?:[ @,:]+(0?\.[0-9
 """`3`, `mtp 3`, `eagle3-2`, `mtp 3 0.8`: drafts that a step checks, and the chance of each to be accepted."""
 
 
-def _closed(row: Row, users: int, assumed: list[Remark]) -> tuple[int, float]:
-    """(requests, least length over the longest) of a closed loop."""
-    requests, ratio = count_of(row, "requests"), _share(row, "range_ratio")
-    said = []
+def _closed(row: RunRow, users: int) -> dict[str, Any]:
+    """Return the requests and the least length over the longest of a closed loop."""
+    requests, ratio = row.count("requests"), row.number("range_ratio")
+    taken = []
     if requests is None:
         requests = REQUESTS_A_USER * users
-        said.append(f"{requests:,} requests")
+        taken.append(f"{requests:,} requests")
     if ratio is None:
         ratio = RANGE_RATIO
-        said.append(f"lengths from {ratio:g} of isl and osl to all of them")
-    if said:
-        assumed.append(note(f"a benchmark of {' with '.join(said)}"))
-    return requests, ratio
+        taken.append(f"lengths from {ratio:g} of isl and osl to all of them")
+    if taken:
+        row.assume(f"a benchmark of {' with '.join(taken)}")
+    return {"requests": requests, "range_ratio": ratio}
 
 
-def _share(row: Row, key: str) -> float | None:
-    """A share above 0 and up to 1; None for an empty cell."""
-    value = number(row, key)
-    if value is not None and not 0.0 < value <= 1.0:
-        raise InputError(f"cell {key}={cell(row, key)[:40]!r}: a number above 0 and at most 1")
-    return value
-
-
-def _drafts(row: Row, assumed: list[Remark]) -> tuple[int, float]:
-    """(drafts that a step checks, chance of each to be accepted); (0, 0) without speculation."""
-    text = cell(row, "speculative").lower()
+def _drafts(row: RunRow) -> tuple[int, float]:
+    """Return (drafts that a step checks, chance of each to be accepted); (0, 0) without speculation."""
+    text = row.text("speculative")
     if text in ("", *NO, "none"):
         return 0, 0.0
-    found = DRAFTS.fullmatch(text)
-    if found is None:
+    drafts = DRAFTS.fullmatch(text)
+    if drafts is None:
         raise InputError(f"cell speculative={text[:40]!r}: drafts of a step and their acceptance, such as mtp 3 0.8, or none")
-    if found[2] is None:
-        assumed.append(note(f"draft tokens are accepted with a chance of {ACCEPTANCE:g}"))
-    return int(found[1]), float(found[2] or ACCEPTANCE)
+    if drafts[2] is None:
+        row.assume(f"draft tokens are accepted with a chance of {ACCEPTANCE:g}")
+    return int(drafts[1]), float(drafts[2] or ACCEPTANCE)
 
 
-def _start(row: Row, model: ModelSpec, engine: EngineSpec, drafted: int, assumed: list[Remark]) -> StartOptions:
-    """What the row says of the engine's start. `max_num_seqs` counts an instance (_plans knows its ranks)."""
-    drafts = "ngram" if cell(row, "speculative").lower().startswith("ngram") else "mtp" if model.mtp_num_layers else ""
+def _start(row: RunRow, model: ModelSpec, engine: EngineSpec, drafted: int) -> StartOptions:
+    """Return what the row says of the engine's start. `max_num_seqs` counts an instance (_plans knows its ranks)."""
+    drafts = "ngram" if row.text("speculative").startswith("ngram") else "mtp" if model.mtp_num_layers else ""
     return StartOptions(
-        release=_release(engine, cell(row, "backend_version"), assumed),
-        max_num_seqs=count_of(row, "max_num_seqs"),
-        eager=bool(flag(row, "enforce_eager")),
+        release=_release(engine, row.text("backend_version"), row.assumed),
         draft_method=drafts if drafted else "",
         draft_tokens=drafted if drafts else 0,
+        **row.fields("start"),
     )
 
 
 def _release(engine: EngineSpec, version: str, assumed: list[Remark]) -> str:
-    """The release whose memory a row's is: its backend_version, the first that is modelled where it is older; empty, the
+    """Return the release whose memory a row's is: its backend_version, the first that is modelled where it is older; empty, the
     newest, where it says none, or where the engine's releases are generations of its own."""
     if engine.framework not in BY_START or not version:
         return ""
@@ -203,31 +193,25 @@ def _release(engine: EngineSpec, version: str, assumed: list[Remark]) -> str:
     return version
 
 
-def _lengths(row: Row, model: ModelSpec, assumed: list[Remark]) -> DataSet:
-    if cell(row, "isl"):
-        isl, osl = _length(row, "isl"), _length(row, "osl")
-        drawn = cell(row, "data_set").lower()
+def _lengths(row: RunRow, model: ModelSpec) -> DataSet:
+    isl, osl = row.number("isl"), row.number("osl")
+    assert osl is not None, "NEEDED"
+    if isl is not None:
+        drawn = row.text("data_set")
         return replace(data_set(drawn), isl=isl, osl=osl) if drawn else data_set_of_lengths(isl, osl)
-    if cell(row, "kind") != "mlperf":
+    if row.text("kind") != "mlperf":
         raise InputError("cell isl is empty: how many input tokens does a request have on average?")
     try:
-        lengths = replace(data_set(f"mlperf-{model.name}"), osl=_length(row, "osl"))
+        lengths = replace(data_set(f"mlperf-{model.name}"), osl=osl)
     except UnknownNameError as error:
-        known = ", ".join(name.removeprefix("mlperf-") for name in error.known if name.startswith("mlperf-"))
-        raise InputError(f"cell isl is empty, and MLPerf's input lengths are known for {known} only") from None
-    assumed.append(note(f"input lengths of {lengths.name}"))
+        names = ", ".join(name.removeprefix("mlperf-") for name in error.known if name.startswith("mlperf-"))
+        raise InputError(f"cell isl is empty, and MLPerf's input lengths are known for {names} only") from None
+    row.assume(f"input lengths of {lengths.name}")
     return lengths
 
 
-def _length(row: Row, key: str) -> float:
-    value = number(row, key)
-    if value is None or not 1 <= value <= 10_000_000:
-        raise InputError(f"cell {key}={cell(row, key)[:40]!r}: tokens are from 1 to 10,000,000")
-    return value
-
-
 def read_engine(backend: str, version: str, assumed: list[Remark]) -> EngineSpec:
-    """The engine of `backend` and `backend_version`; the nearest generation, said in `assumed`, where there is none."""
+    """Return the engine of `backend` and `backend_version`; the nearest generation, said in `assumed`, where there is none."""
     try:
         return load_engine(f"{backend} {version}".strip())
     except UnknownNameError:
@@ -251,158 +235,173 @@ ONE_AT_A_TIME = ("singlestream", "single stream", "single_stream", "single-strea
 """MLPerf's scenario: the next query is sent when the last is answered (mlcommons/inference_policies, inference_rules.adoc)."""
 
 
-def _at_once(row: Row) -> tuple[str, int] | None:
-    """(`batch` or `concurrency`, its number) where scenario or kind says so."""
-    for key in ("scenario", "kind"):
-        found = AT_ONCE.search(cell(row, key).lower())
-        if found:
-            if not int(found[2]):
-                raise InputError(f"cell {key}={cell(row, key)[:40]!r}: at least 1 request at once")
-            return "concurrency" if found[1] == "concurrency" else "batch", int(found[2])
+def _under_way(row: RunRow) -> tuple[str, int] | None:
+    """Return (`batch` or `concurrency`, its number) where scenario or kind says so."""
+    for name in ("scenario", "kind"):
+        words = AT_ONCE.search(row.text(name).lower())
+        if words:
+            if not int(words[2]):
+                raise InputError(f"cell {name}={row.text(name)[:40]!r}: at least 1 request at once")
+            return "concurrency" if words[1] == "concurrency" else "batch", int(words[2])
     return None
 
 
-def _load(row: Row, assumed: list[Remark]) -> str:
-    kind, scenario = cell(row, "kind"), cell(row, "scenario").lower()
-    at_once = _at_once(row)
-    if (at_once and at_once[1] == 1) or scenario.startswith(ONE_AT_A_TIME):
+def _at_once(row: RunRow, load: str) -> tuple[int | None, int | None]:
+    """Return (sequences that one instance runs at once, users of the deployment); None: the engine's own, and no users."""
+    batch, under_way = row.count("max_batch") or row.count("max_num_seqs"), _under_way(row)
+    if load == "single":
+        return 1, None
+    if under_way is None or load == "open":
+        return batch, None
+    word, count = under_way
+    return (batch, count) if word == "concurrency" else (min(count, batch or count), None)
+
+
+def _load(row: RunRow) -> str:
+    """Return the load's kind (ServingCase.load); a queue that never empties where the row says no rate."""
+    scenario, under_way, rated = row.text("scenario"), _under_way(row), bool(row.text("offered_qps"))
+    if (under_way and under_way[1] == 1) or scenario.startswith(ONE_AT_A_TIME):
         return "single"
-    if at_once and at_once[0] == "concurrency" and not cell(row, "offered_qps"):
+    if under_way and under_way[0] == "concurrency" and not rated:
         return "closed"
-    if scenario.startswith("offline") or kind == "max_throughput" or at_once:
+    if scenario.startswith("offline") or row.text("kind") == "max_throughput" or under_way:
         return "offline"
-    if not cell(row, "offered_qps"):
-        assumed.append(note("offered_qps is empty: a queue that never empties"))
-        return "offline"
-    return "open"
+    if not rated:
+        row.assume("offered_qps is empty: a queue that never empties")
+    return "open" if rated else "offline"
 
 
-def _rate(row: Row) -> float:
-    text = cell(row, "offered_qps").lower()
+def _rate(row: RunRow) -> float:
+    text = row.text("offered_qps")
     if text in ("inf", "infinity"):
         return float("inf")
-    value = number(row, "offered_qps")
+    value = row.number("offered_qps")
     if value is None or value <= 0:
         raise InputError(f"cell offered_qps={text[:40]!r}: a positive number of requests per second, or inf")
     return value
 
 
-def _limits(row: Row) -> tuple[float, float] | None:
-    """Limits of an MLPerf Server run, whose metric is the "maximum Poisson throughput parameter supported" while the 99th
-    percentiles of TTFT and TPOT keep them.
+def _limits(row: RunRow) -> tuple[float, float] | None:
+    """Return the limits of an MLPerf Server run, whose metric is the "maximum Poisson throughput parameter supported" while the
+    99th percentiles of TTFT and TPOT keep them.
 
     Source: mlcommons/inference_policies, inference_rules.adoc (scenarios); mlcommons/inference, loadgen/results.cc.
     """
-    first, between = number(row, "ttft_limit_ms"), number(row, "tpot_limit_ms")
-    if cell(row, "kind") != "mlperf" or not first or not between or min(first, between) <= 0:
+    first, between = row.number("ttft_limit_ms"), row.number("tpot_limit_ms")
+    if row.text("kind") != "mlperf" or not first or not between or min(first, between) <= 0:
         return None
     return first / 1e3, between / 1e3
 
 
-def _requests(row: Row, load: str, lengths: DataSet) -> int:
-    first = cell(row, "scenario").split(" ")[0]
-    if re.fullmatch(r"[0-9]{1,7}", first):
+def _requests(row: RunRow, load: str, lengths: DataSet) -> int:
+    """Return how many requests the scenario counts (`40 requests`), or an offline run of the engine's benchmark; 0: it goes
+    on."""
+    first = row.text("scenario").partition(" ")[0]
+    if first.isascii() and first.isdigit() and len(first) < 8:
         return max(int(first), 1)
-    return offline_requests(lengths.isl, lengths.osl) if load == "offline" and cell(row, "kind") != "mlperf" else 0
+    return offline_requests(lengths.isl, lengths.osl) if load == "offline" and row.text("kind") != "mlperf" else 0
 
 
-def _plans(
-    row: Row, model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, gpus: int, assumed: list[Remark]
-) -> tuple[EnginePlan, ...]:
-    weights, kv = _formats(row, model, gpu, engine, assumed)
-    pp, heads = degree(row, "pp"), model.num_attention_heads
+_Degrees = tuple[int, int, int]
+"""(tp, attn_dp, ep)."""
+
+
+def _plans(row: RunRow, model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, gpus: int) -> tuple[EnginePlan, ...]:
+    """Return the plans that the row allows and the engine runs. Raises InputError where there is none."""
+    weights, kv = _formats(row, model, gpu, engine)
+    pp, tp = row.degree("pp"), row.count("tp")
     if pp > model.num_layers:
         raise InputError(f"pp {pp} is more than the {model.num_layers} layers of {model.name}")
-    given = count_of(row, "tp")
-    if given is None:
-        found = _open_degrees(row, model, pp, gpus, assumed)
+    if tp is None:
+        degrees = _open_degrees(row, model, pp, gpus)
     else:
-        tp, adp = _given_degrees(given, pp, degree(row, "attn_dp"), gpus, assumed)
-        if heads % tp:
-            raise InputError(f"tp {tp} does not divide the {heads} attention heads of {model.name}")
-        found = _expert_layouts(row, model, engine, tp, adp, assumed)
+        degrees = _expert_layouts(row, model, engine, *_stated_degrees(row, model, tp, pp, gpus))
     plans = tuple(
         EnginePlan(tp=tp, pp=pp, ep=ep, adp=adp, weights=weights, kv=kv, replicas=gpus // (tp * pp * adp))
-        for tp, adp, ep in found
+        for tp, adp, ep in degrees
     )
-    if given is not None and len(plans) == 1:
+    if row.text("tp") and len(plans) == 1:
         return plans
     runs = tuple(plan for plan in plans if not limit(engine, plan))
     if not runs:
-        open_cells = "tp is" if given is None else "attn_dp or ep is"
+        open_cells = "attn_dp or ep is" if row.text("tp") else "tp is"
         raise InputError(f"cell {open_cells} empty, and {plans[0]}: {limit(engine, plans[0])}")
     return runs
 
 
-def _given_degrees(tp: int, pp: int, adp: int, gpus: int, assumed: list[Remark]) -> tuple[int, int]:
-    """(tp, adp) of a row; TensorRT-LLM and SGLang count attention data parallelism inside of tensor_parallel_size."""
+def _stated_degrees(row: RunRow, model: ModelSpec, tp: int, pp: int, gpus: int) -> tuple[int, int]:
+    """Return (tp, attn_dp); TensorRT-LLM and SGLang count attention data parallelism inside of tensor_parallel_size. Raises
+    InputError where they do not divide GPUs or heads."""
+    adp = row.degree("attn_dp")
     if gpus % (tp * pp * adp) and gpus % (tp * pp) == 0 and tp % adp == 0:
-        assumed.append(note(f"tp {tp} holds attn_dp {adp}: tp {tp // adp} x attn_dp {adp}"))
+        row.assume(f"tp {tp} holds attn_dp {adp}: tp {tp // adp} x attn_dp {adp}")
         tp //= adp
     if gpus % (tp * pp * adp):
         raise InputError(f"tp {tp} x pp {pp} x attn_dp {adp} does not divide n_gpus {gpus}")
+    if model.num_attention_heads % tp:
+        raise InputError(f"tp {tp} does not divide the {model.num_attention_heads} attention heads of {model.name}")
     return tp, adp
 
 
-def _expert_layouts(
-    row: Row, model: ModelSpec, engine: EngineSpec, tp: int, adp: int, assumed: list[Remark]
-) -> list[tuple[int, int, int]]:
-    """Every (tp, adp, ep) of a row whose tp is given: of a mixture of experts whatever the cells attn_dp and ep leave open.
+def _expert_degrees(row: RunRow, model: ModelSpec, tp: int, adp: int) -> Sequence[int]:
+    return [row.degree("ep")] if row.text("ep") else expert_degrees(model, tp, adp)
+
+
+def _expert_layouts(row: RunRow, model: ModelSpec, engine: EngineSpec, tp: int, adp: int) -> list[_Degrees]:
+    """Return the degrees of a row whose tp is said: of a mixture of experts whatever the cells attn_dp and ep leave open.
     Attention data parallelism that is not named takes all of tp (TensorRT-LLM's enable_attention_dp)."""
-    if not model.is_moe or _at_once(row) is not None:  # a benchmark's row says what its start command said
-        return [(tp, adp, degree(row, "ep"))]
-    stages = [(tp, adp)] if cell(row, "attn_dp") or tp == 1 or not engine.attention_dp else [(tp, 1), (1, tp)]
-    found = [
-        (one, ranks, ep)
-        for one, ranks in stages
-        for ep in ([degree(row, "ep")] if cell(row, "ep") else expert_degrees(model, one, ranks))
-    ]
-    for name, at in (("attn_dp", 1), ("ep", 2)):
-        if len(values := sorted({one[at] for one in found})) > 1:
-            assumed.append(Remark(name, None, f"the best of {', '.join(map(str, values))}"))
-    return found or [(tp, adp, degree(row, "ep"))]
+    if not model.is_moe or _under_way(row) is not None:  # a benchmark's row says what its start command said
+        return [(tp, adp, row.degree("ep"))]
+    stages = [(tp, adp)] if row.text("attn_dp") or tp == 1 or not engine.attention_dp else [(tp, 1), (1, tp)]
+    layouts = [(one, ranks, ep) for one, ranks in stages for ep in _expert_degrees(row, model, one, ranks)]
+    _assume_best(row, layouts)
+    return layouts or [(tp, adp, row.degree("ep"))]
 
 
-def _open_degrees(row: Row, model: ModelSpec, pp: int, gpus: int, assumed: list[Remark]) -> list[tuple[int, int, int]]:
-    """Every (tp, adp, ep) of a row whose tp is open; of a mixture of experts also adp and ep where their cells are empty."""
-    ranks = OPEN_DEGREES if model.is_moe and not cell(row, "attn_dp") else (degree(row, "attn_dp"),)
-    found = [
+def _open_degrees(row: RunRow, model: ModelSpec, pp: int, gpus: int) -> list[_Degrees]:
+    """Return the degrees of a row whose tp is open; of a mixture of experts also attn_dp and ep where their cells are empty."""
+    ranks = OPEN_DEGREES if model.is_moe and not row.text("attn_dp") else (row.degree("attn_dp"),)
+    pairs = [(tp, adp) for tp in OPEN_DEGREES for adp in ranks if len(ranks) == 1 or tp * adp <= max(OPEN_DEGREES)]
+    layouts = [
         (tp, adp, ep)
-        for tp in OPEN_DEGREES
-        for adp in ranks
+        for tp, adp in pairs
         if gpus % (tp * pp * adp) == 0 and model.num_attention_heads % tp == 0
-        if len(ranks) == 1 or tp * adp <= max(OPEN_DEGREES)
-        for ep in ([degree(row, "ep")] if cell(row, "ep") else expert_degrees(model, tp, adp))
+        for ep in _expert_degrees(row, model, tp, adp)
         if tp * adp % ep == 0
     ]
-    if not found:
-        asked = f"pp {pp} x attn_dp {degree(row, 'attn_dp')}" + (f" and ep {ep}" if (ep := degree(row, "ep")) > 1 else "")
+    if not layouts:
+        asked = f"pp {pp} x attn_dp {row.degree('attn_dp')}" + (f" and ep {ep}" if (ep := row.degree("ep")) > 1 else "")
         raise InputError(f"cell tp is empty, and none of 1, 2, 4, 8 with {asked} divides n_gpus {gpus}")
-    for name, at in (("tp", 0), ("attn_dp", 1), ("ep", 2)):
-        values = sorted({one[at] for one in found})
-        if not cell(row, name) and (len(values) > 1 or name == "tp"):
-            assumed.append(Remark(name, None, f"the best of {', '.join(map(str, values))}"))
-    return found
+    _assume_best(row, layouts)
+    return layouts
+
+
+def _assume_best(row: RunRow, layouts: Sequence[_Degrees]) -> None:
+    """Say between which values of the cells that are empty the best is taken."""
+    for name, values in zip(("tp", "attn_dp", "ep"), zip(*layouts, strict=True), strict=False):
+        if not row.text(name) and (len(set(values)) > 1 or name == "tp"):
+            row.assumed.append(Remark(name, None, f"the best of {', '.join(map(str, sorted(set(values))))}"))
 
 
 def _usual_cache(model: ModelSpec, weights: str, engine: EngineSpec) -> str:
-    """16 bits beside 16-bit weights, and where vLLM or SGLang serve mixtures of experts whose checkpoint has no scales of the
-    cache (`auto`): all but ModelOpt's in NVFP4."""
+    """Return the format of a cache that is not said: 16 bits beside 16-bit weights, and where vLLM or SGLang serve mixtures of
+    experts whose checkpoint has no scales of the cache (`auto`): all but ModelOpt's in NVFP4."""
     auto = engine.framework in ("vllm", "sglang") and model.is_moe and weights != "nvfp4"
     return "bf16" if weights == "bf16" or auto else "fp8"
 
 
-def _formats(row: Row, model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, assumed: list[Remark]) -> tuple[str, str]:
-    text, cache = cell(row, "weights"), cell(row, "kv")
+def _formats(row: RunRow, model: ModelSpec, gpu: GpuSpec, engine: EngineSpec) -> tuple[str, str]:
+    """Return the formats of weights and cache."""
+    text, cache = row.text("weights"), row.text("kv")
     if not text:
         text = "fp8" if supports(gpu, "fp8") else "bf16"
-        assumed.append(note(f"weights {text}"))
+        row.assume(f"weights {text}")
     weights = weight_format(text)
     if text.lower().replace("-", "_") in EIGHT_BIT_ACTIVATIONS:
-        assumed.append(note(f"weights {text} priced as {weights}: weights only, products in 16 bits"))
+        row.assume(f"weights {text} priced as {weights}: weights only, products in 16 bits")
     elif not supports(gpu, weights):
-        assumed.append(note(f"{gpu.id} does not multiply in {weights}: weights stored in it, products at its 16-bit rate"))
+        row.assume(f"{gpu.id} does not multiply in {weights}: weights stored in it, products at its 16-bit rate")
     if not cache:
         cache = _usual_cache(model, weights, engine)
-        assumed.append(note(f"KV cache {cache}"))
+        row.assume(f"KV cache {cache}")
     return weights, kv_format(cache)

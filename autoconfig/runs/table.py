@@ -15,24 +15,13 @@ from typing import Any, Protocol, TypeVar
 
 from autoconfig.specs.errors import LENGTHS, FileError, InputError, nearest, option, whole_number
 from autoconfig.specs.files import read_bytes, read_text, write_atomically
-from autoconfig.specs.remarks import Remark
 from autoconfig.specs.scenario import FP8_RECIPES
-from autoconfig.specs.software.software import (
-    FLASH_GENERATION,
-    GRAD_REDUCE,
-    LOSS_BYTES,
-    PARAM_GATHER,
-    SOFTMAX_SLOWDOWN,
-    TP_OVERLAP,
-)
 
 Row = Mapping[str, str]
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
-
-
-LENGTH_COLUMNS = frozenset({"seq", "decoder_seq", "packed_length", "isl", "osl"})
-"""Tokens of a sequence: 8k is 8,192."""
-_GROUPED = re.compile(r"[1-9][0-9]{0,2}(,[0-9]{3})+")
+_GROUPED = re.compile(r"[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]+)?")
+CONFIG = "config"
+"""Column of a config.json: its path beside the table, or its content."""
 
 
 class CellError(InputError):
@@ -40,37 +29,36 @@ class CellError(InputError):
 
 
 def cell(row: Row, key: str) -> str:
-    """The trimmed text of a cell, empty where it is missing."""
+    """Return the trimmed text of a cell, empty where it is missing."""
     return (row.get(key) or "").strip()
 
 
-def whole(row: Row, key: str, default: int | None = None) -> int:
-    """A whole number, also 8,192 and of sequences 8k, or the default for an empty cell. Raises InputError where it is empty,
-    CellError where it is odd."""
+def whole(row: Row, key: str, default: int | None = None, *, tokens: bool = False) -> int:
+    """Return a whole number, also 8,192 and of tokens 8k, or the default for an empty cell. Raises InputError where it is
+    empty, CellError where it is odd."""
     text = cell(row, key)
     if not text:
         if default is None:
             raise InputError(f"cell {key} is empty")
         return default
-    if _GROUPED.fullmatch(text) or (key in LENGTH_COLUMNS and text[-1] in "kK"):
+    if ("," in text and _GROUPED.fullmatch(text)) or (tokens and text[-1] in "kK"):
         try:
-            return whole_number(text, LENGTHS[0] if key in LENGTH_COLUMNS else key)
+            return whole_number(text, LENGTHS[0] if tokens else key)
         except ValueError as error:
             raise CellError(f"cell {key}: {error}") from None
     value = number(row, key)
-    assert value is not None
-    if value != int(value):
+    if value is None or value != int(value):
         raise CellError(f"cell {key}={text[:40]!r} is not a whole number")
     return int(value)
 
 
 def number(row: Row, key: str) -> float | None:
-    """A finite number, None for an empty cell. Raises CellError naming the cell."""
+    """Return a finite number, also 8,192.5, or None for an empty cell. Raises CellError naming the cell."""
     text = cell(row, key)
     if not text:
         return None
     try:
-        value = float(text)
+        value = float(text.replace(",", "") if _GROUPED.fullmatch(text) else text)
     except ValueError:
         value = float("nan")
     if not -1e18 < value < 1e18:
@@ -78,88 +66,19 @@ def number(row: Row, key: str) -> float | None:
     return value
 
 
-def degree(row: Row, key: str, default: int | None = 1) -> int:
-    """A whole number of at least 1. Raises InputError where it is empty and has no default, CellError where it is odd."""
-    value = whole(row, key, default)
-    if value < 1:
-        raise CellError(f"cell {key}={value} must be at least 1")
-    return value
-
-
-def flag(row: Row, key: str) -> bool | None:
-    """1, true, yes, on; 0, false, no, off; None for an empty cell. Raises CellError."""
-    text = cell(row, key).lower().removesuffix(".0")
-    if text and text not in YES + NO:
-        raise CellError(f"cell {key}={text[:40]!r} is neither {YES[0]} nor {NO[0]}")
-    return text in YES if text else None
-
-
-def count_of(row: Row, key: str) -> int | None:
-    """A whole number of at least 1, None for an empty cell. Raises CellError where it is odd."""
-    return degree(row, key) if cell(row, key) else None
-
-
-EP_OVERLAP = "overlap-moe-expert-parallel-comm"
-CONFIG = "config"
-"""Column of a config.json: its path beside the table, or its content."""
-LOSSES = ("plain", "chunked", "fused")
-OF_SOFTWARE = "as the software has it"
-WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "peak_rank": (("worst", "last"), "worst"),
-    "peak_kind": (("allocated", "reserved", "unstated"), "allocated"),
-    "attention_kernel": (("flash", *FLASH_GENERATION, *SOFTMAX_SLOWDOWN), "flash"),
-    "norm_kernel": (("torch", "fused-rms"), OF_SOFTWARE),
-    "loss_fusion": (tuple(LOSS_BYTES), OF_SOFTWARE),
-    "transformer_impl": (("transformer_engine", "local"), OF_SOFTWARE),
-    "master_weights": (("fp32", "bf16", "none"), "fp32"),
-    "loss": (LOSSES, OF_SOFTWARE),
-    "moe_routing": (("tokendrop", "dropless", "balanced"), "dropless"),
-    "peft": (("none", "lora"), "none"),
-    "task": (("pretrain", "sft", "lora", "peft"), "pretrain"),
-    "offload": (("none", "optimizer", "activations"), "none"),
-    "overlap": (
-        ("none", GRAD_REDUCE, PARAM_GATHER, TP_OVERLAP, EP_OVERLAP),
-        "without it",
-    ),
-}
-"""Column -> (words that are known, what another word is read as). Columns of one word but the last, of overlap_words."""
-
-
-def overlap_words(text: str) -> list[str]:
-    """The words of a cell of `overlap`, between plus signs, commas or blanks, also as options (--overlap-grad-reduce) or keys
-    (overlap_grad_reduce)."""
-    return [word.removeprefix("--").replace("_", "-") for word in re.split(r"[+,;\s]+", text.lower()) if word]
-
-
-def odd_words(row: Row) -> tuple[Remark, ...]:
-    """A remark for every cell whose word is not known: what it is read as, what was given, which words are known."""
-    return _odd_words(tuple(cell(row, column) for column in WORDS))
-
-
-@cache
-def _odd_words(cells: tuple[str, ...]) -> tuple[Remark, ...]:
-    found = []
-    for (column, (words, read_as)), text in zip(WORDS.items(), cells, strict=True):
-        parts = overlap_words(text) if column == "overlap" else [text]
-        found += [
-            Remark(column, read_as, f"{part[:40]!r} is none of {', '.join(words)}")
-            for part in parts
-            if part and part.lower() not in {word.lower() for word in words}
-        ]
-    return tuple(found)
-
-
 MAX_INPUT_BYTES = 16 * 2**20
 MAX_NAMED = 12
 """Columns that a warning names; the others are counted."""
 
 
-@cache
 def names_of(section: str) -> dict[str, Any]:
-    """Names of others and ours, in their order: a section of data/run_tables.toml."""
-    text = (resources.files("autoconfig") / "data" / "run_tables.toml").read_text(encoding="utf-8")
-    found: dict[str, Any] = tomllib.loads(text)[section]
-    return found
+    """Return others' names and ours, in their order: a section of data/run_tables.toml."""
+    return _run_tables()[section]
+
+
+@cache
+def _run_tables() -> dict[str, dict[str, Any]]:
+    return tomllib.loads((resources.files("autoconfig") / "data" / "run_tables.toml").read_text(encoding="utf-8"))
 
 
 def columns_of(kind: str) -> frozenset[str]:
@@ -168,9 +87,9 @@ def columns_of(kind: str) -> frozenset[str]:
 
 
 def format_of(word: str) -> tuple[str, str]:
-    """(precision, recipe of fp8, empty where the word names none) of a table's word for a number format."""
-    given = word.strip().lower()
-    ours = names_of("precisions").get(given, given)
+    """Return (precision, recipe of fp8, empty where the word names none) of a table's word for a number format."""
+    word = word.strip().lower()
+    ours = names_of("precisions").get(word, word)
     return ("fp8", ours) if ours in FP8_RECIPES else (ours, "")
 
 

@@ -9,21 +9,14 @@ from importlib import resources
 from typing import Any
 
 from autoconfig.planning import resolve
-from autoconfig.runs.table import (
-    CellError,
-    Row,
-    cell,
-    count_of,
-    degree,
-    flag,
-    whole,
-)
+from autoconfig.runs.cells import RunRow
+from autoconfig.runs.table import CellError
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.models.pattern import parse_pattern, published_layers, scaled_pattern
-from autoconfig.specs.remarks import Remark, note
+from autoconfig.specs.remarks import Remark
 
 
 @cache
@@ -37,13 +30,17 @@ MIXTURES = "mixtral"
 """A name of the family that mixtures of an unknown name are read as: gated, without biases, as all of the catalogue but one."""
 
 
-def family_of(row: Row) -> dict[str, Any]:
-    """The first family of `data/model_families.json` whose pattern the model's name holds; the last one holds every name,
-    but a mixture that no other one names is read as MIXTURES."""
-    name = cell(row, "model").lower()
-    found = next(family for family in _families() if re.search(family["pattern"], name))
-    unknown = not found["pattern"] and not re.search("gpt", name)
-    return next(f for f in _families() if re.search(f["pattern"], MIXTURES)) if unknown and whole(row, "experts", 0) else found
+def family_of(row: RunRow) -> dict[str, Any]:
+    """Return the first family of `data/model_families.json` whose pattern the model's name holds; the last one holds every
+    name, but a mixture that no other one names is read as MIXTURES."""
+    name = row.text("model").lower()
+    family = _family_named(name)
+    unknown = not family["pattern"] and "gpt" not in name
+    return _family_named(MIXTURES) if unknown and row.count("experts") else family
+
+
+def _family_named(name: str) -> dict[str, Any]:
+    return next(family for family in _families() if re.search(family["pattern"], name))
 
 
 @cache
@@ -54,39 +51,33 @@ def _catalogue_model(name: str) -> ModelSpec | None:
         return None
 
 
-_LAYERS_BEHIND = re.compile(r"(.{1,80}?)[-_ ]([0-9]{1,4})[-_ ]?layers?")
-_SIZE_BEHIND = re.compile(r"(.{1,80}?)[-_ ]([0-9]{1,4}(?:\.[0-9]+)?)b")
-
-
+_BEHIND = re.compile(r"(?P<name>.{1,80}?)[-_ ](?:(?P<layers>[0-9]{1,4})[-_ ]?layers?|(?P<size>[0-9]{1,4}(?:\.[0-9]+)?)b)")
+"""A number of layers, or a size in billions, behind a model's name."""
 SIZE_REACHED = 0.2
 """A size behind a name is one that a depth reaches within this share of it; otherwise it means another shape."""
 
 
-def _cut_model(row: Row, assumed: list[Remark]) -> tuple[ModelSpec | None, Row]:
-    """A catalogue model with a number of layers or a size in billions behind its name, and the row with that many layers.
-    Raises CellError where no depth has about that size."""
-    name = cell(row, "model").lower()
-    for pattern in (_LAYERS_BEHIND, _SIZE_BEHIND):
-        match = pattern.fullmatch(name)
-        known = _catalogue_model(match[1]) if match else None
-        if match is None or known is None:
-            continue
-        reached = ""
-        if not cell(row, "layers"):
-            layers = match[2]
-            if pattern is _SIZE_BEHIND:
-                layers, reached = _layers_of_size(known, float(layers) * 1e9)
-            row = {**row, "layers": layers}
-        assumed.append(note(f"{known.name} with {cell(row, 'layers')} layers{reached} ({cell(row, 'model')[:60]})"))
-        return known, row
-    return None, row
+def _cut_model(row: RunRow) -> tuple[ModelSpec, int] | None:
+    """Return a catalogue model with a number of layers or a size in billions behind its name, and how many layers the row
+    means; None of another name. Raises CellError where no depth has about that size."""
+    match = _BEHIND.fullmatch(row.text("model").lower())
+    known = _catalogue_model(match["name"]) if match else None
+    if match is None or known is None:
+        return None
+    layers, reached = row.count("layers"), ""
+    if layers is None and match["layers"]:
+        layers = int(match["layers"])
+    elif layers is None:
+        layers, reached = _layers_of_size(known, float(match["size"]) * 1e9)
+    row.assume(f"{known.name} with {layers} layers{reached} ({row.text('model')[:60]})")
+    return known, layers
 
 
-def _layers_of_size(known: ModelSpec, parameters: float) -> tuple[str, str]:
-    """The depth at which a model of this shape has about so many parameters, and the size reached, in words. Raises CellError
-    where it is further off than SIZE_REACHED."""
+def _layers_of_size(known: ModelSpec, parameters: float) -> tuple[int, str]:
+    """Return the depth at which a model of this shape has about so many parameters, and the size reached, in words. Raises
+    CellError where it is further off than SIZE_REACHED."""
     least = len(set(known.layer_kinds)) if known.is_hybrid else 1
-    sizes = {n: total_parameters(_with_layers(known, n)) for n in range(least, 2 * known.num_layers + 1)}
+    sizes = {n: total_parameters(known.replace(**_of_depth(known, n))) for n in range(least, 2 * known.num_layers + 1)}
     layers = min(sizes, key=lambda n: abs(sizes[n] - parameters))
     size = f"{sizes[layers] / 1e9:.3g} B parameters"
     if abs(sizes[layers] - parameters) > SIZE_REACHED * parameters:
@@ -94,145 +85,144 @@ def _layers_of_size(known: ModelSpec, parameters: float) -> tuple[str, str]:
             f"cell model asks for a {known.name} of {parameters / 1e9:g} B parameters: with {layers} layers it has {size}, and "
             "no other depth comes nearer; give layers, hidden, heads and ffn of the model that is meant"
         )
-    return str(layers), f", {size}"
+    return layers, f", {size}"
 
 
-def _with_layers(known: ModelSpec, layers: int) -> ModelSpec:
-    return _changed(known, {"layers": str(layers)}, [])
-
-
-def read_model(row: Row, assumed: list[Remark]) -> ModelSpec:
-    """The architecture: the row's cells; what they lack from the catalogue model of that name, else its family.
+def read_model(row: RunRow) -> ModelSpec:
+    """Return the architecture: the row's cells; what they lack from the catalogue model of that name, else its family.
 
     Raises InputError, of a name alone that no model has UnknownNameError."""
-    if config := cell(row, "config"):
-        return _changed(_of_config(config, assumed), row, assumed)
-    known = _catalogue_model(cell(row, "model"))
-    if known is None:
-        known, row = _cut_model(row, assumed)
-    if known is None:
-        if cell(row, "model") and not any(cell(row, key) for key in ("hidden", "heads", "layers")):
-            load_model(cell(row, "model"))  # raises: which names are like it
-        return _from_cells(row, assumed)
+    if config := row.text("config"):
+        known = _of_config(config, row.assumed)
+        return _changed(known, row, row.count("layers") or known.num_layers)
+    named = _catalogue_model(row.text("model"))
+    cut = (named, row.count("layers")) if named else _cut_model(row)
+    if cut is None:
+        if row.text("model") and not any(row.text(key) for key in ("hidden", "heads", "layers")):
+            load_model(row.text("model"))  # raises: which names are like it
+        return _from_cells(row, None)
+    known, layers = cut
     if other := _contradictions(row, known):
-        assumed.append(note(f"the shape of the columns, which is not {known.name}'s ({', '.join(other)})"))
-        return _from_cells(row, assumed)
-    if blank := [key for key in ("layers", "hidden", "heads") if not cell(row, key)]:
-        assumed.append(note(f"{', '.join(blank)} of {known.name}"))
-    return _changed(known, row, assumed)
+        row.assume(f"the shape of the columns, which is not {known.name}'s ({', '.join(other)})")
+        return _from_cells(row, layers)
+    if blank := [key for key in ("layers", "hidden", "heads") if not (layers if key == "layers" else row.text(key))]:
+        row.assume(f"{', '.join(blank)} of {known.name}")
+    return _changed(known, row, layers or known.num_layers)
 
 
 def _of_config(text: str, assumed: list[Remark]) -> ModelSpec:
-    """The model of a config.json's content. Raises CellError where the cell holds no JSON object."""
+    """Return the model of a config.json's content. Raises CellError where the cell holds no JSON object."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
         raise CellError(f"cell config={text[:40]!r} is neither the JSON of a config.json nor the path of one beside the table")
-    model, notes = resolve.read_model(content, local_files=False)
-    assumed += notes
+    model, remarks = resolve.read_model(content, local_files=False)
+    assumed += remarks
     return model
 
 
-def _contradictions(row: Row, known: ModelSpec) -> list[str]:
+def _contradictions(row: RunRow, known: ModelSpec) -> list[str]:
+    """Return the columns whose shape is not the model's, with both numbers."""
     ffn = known.moe_ffn_hidden_size if known.is_moe else known.ffn_hidden_size
-    values: tuple[tuple[str, tuple[int, ...]], ...] = (
-        ("hidden", (known.hidden_size,)),
-        ("heads", (known.num_attention_heads,)),
-        ("experts", (known.num_moe_experts or 0,)),
-        ("ffn", (ffn, known.ffn_hidden_size)),
-        *((("kv_channels", (known.kv_channels,)),) if not known.multi_latent_attention else ()),
-    )
-    given = [(key, whole(row, key), right) for key, right in values if cell(row, key)]
-    return [f"{key} {value}, not {right[0]}" for key, value, right in given if value not in right]
+    values: dict[str, tuple[int, ...]] = {
+        "hidden": (known.hidden_size,),
+        "heads": (known.num_attention_heads,),
+        "experts": (known.num_moe_experts or 0,),
+        "ffn": (ffn, known.ffn_hidden_size),
+        **({} if known.multi_latent_attention else {"kv_channels": (known.kv_channels,)}),
+    }
+    cells = [(key, row.count(key), right) for key, right in values.items() if row.text(key)]
+    return [f"{key} {value}, not {right[0]}" for key, value, right in cells if value not in right]
 
 
-def _changed(known: ModelSpec, row: Row, assumed: list[Remark]) -> ModelSpec:
-    changes: dict[str, Any] = {}
-    layers, seq = count_of(row, "layers") or known.num_layers, count_of(row, "seq") or 0
-    if known.is_hybrid:
-        changes |= _changed_pattern(known, layers)
-    elif layers != known.num_layers:
-        changes["num_layers"] = layers
-        for name in PER_LAYER:
-            if isinstance(pattern := getattr(known, name), tuple):
-                changes[name] = pattern[:layers] + (1,) * max(0, layers - known.num_layers)
-    changes["encoder_num_layers"] = _encoder_layers(known, row, layers)
-    if seq > known.max_position_embeddings:
-        changes["max_position_embeddings"] = seq
-    if vocab := count_of(row, "vocab"):
-        changes["vocab_size"] = vocab
-    if (groups := count_of(row, "kv_heads")) and not known.multi_latent_attention:
+_CHANGED = {
+    "layers": "num_layers",
+    "encoder_layers": "encoder_num_layers",
+    "vocab": "vocab_size",
+    "kv_heads": "num_query_groups",
+}
+"""Columns in which a row may differ from the model that it names, and the model's fields: said where it does."""
+
+
+def _changed(known: ModelSpec, row: RunRow, layers: int) -> ModelSpec:
+    """Return the model with the depth, lengths and sizes that the row says; what differs is said."""
+    changes = _of_depth(known, layers) | {"encoder_num_layers": _encoder_layers(known, row, layers)}
+    changes["max_position_embeddings"] = max(row.count("seq") or 0, known.max_position_embeddings)
+    changes["vocab_size"] = row.count("vocab") or known.vocab_size
+    if (groups := row.count("kv_heads")) and not known.multi_latent_attention:
         changes["num_query_groups"] = groups
-    if (tied := flag(row, "tied_embeddings")) is not None:
+    if (tied := row.flag("tied_embeddings")) is not None:
         changes["untie_embeddings_and_output_weights"] = not tied
-    changes = {key: value for key, value in changes.items() if getattr(known, key) != value}
-    cells = (
-        ("layers", "num_layers"),
-        ("encoder_layers", "encoder_num_layers"),
-        ("vocab", "vocab_size"),
-        ("kv_heads", "num_query_groups"),
-    )
-    other = [f"{key} {changes[name]}, not {getattr(known, name)}" for key, name in cells if name in changes]
+    changes = {field: value for field, value in changes.items() if getattr(known, field) != value}
+    other = [f"{key} {changes[field]}, not {getattr(known, field)}" for key, field in _CHANGED.items() if field in changes]
     if pattern := changes.get("hybrid_layer_pattern"):  # counted as checkpoints and users do, not in sublayers
         other[0] = f"layers {published_layers(pattern)}, not {published_layers(known.hybrid_layer_pattern)}"
     if other:
-        assumed.append(note(f"{known.name} with {', '.join(other)}"))
+        row.assume(f"{known.name} with {', '.join(other)}")
     if changes.keys() - {"max_position_embeddings"}:
         changes["published_parameters"] = None
     return known.replace(**changes) if changes else known
 
 
-def _encoder_layers(known: ModelSpec, row: Row, layers: int) -> int:
-    """Of `layers` in all. Raises InputError where the row does not say how they split."""
+def _encoder_layers(known: ModelSpec, row: RunRow, layers: int) -> int:
+    """Return the layers of the encoder, of `layers` in all. Raises InputError where the row does not say how they split."""
     if known.is_encoder_only:
         return layers
-    if known.is_encoder_decoder and layers != known.num_layers and not cell(row, "encoder_layers"):
+    encoder = row.count("encoder_layers")
+    if known.is_encoder_decoder and layers != known.num_layers and encoder is None:
         raise InputError(f"cell encoder_layers is empty: {known.name} has not {layers} layers in all")
-    return whole(row, "encoder_layers", known.encoder_num_layers)
+    return known.encoder_num_layers if encoder is None else encoder
 
 
-def _changed_pattern(known: ModelSpec, layers: int) -> dict[str, Any]:
-    """A hybrid's pattern and number of sublayers for a number of layers, in sublayers or as checkpoints count them."""
-    if layers in (known.num_layers, published_layers(known.hybrid_layer_pattern)):
+def _of_depth(known: ModelSpec, layers: int) -> dict[str, Any]:
+    """Return the fields of a model that change with its number of layers: of a hybrid its pattern and number of sublayers, for
+    layers in sublayers or as checkpoints count them."""
+    if known.is_hybrid:
+        if layers in (known.num_layers, published_layers(known.hybrid_layer_pattern)):
+            return {}
+        pattern = scaled_pattern(known.hybrid_layer_pattern, layers)
+        return {"hybrid_layer_pattern": pattern, "num_layers": len(parse_pattern(pattern).layers)}
+    if layers == known.num_layers:
         return {}
-    pattern = scaled_pattern(known.hybrid_layer_pattern, layers)
-    return {"hybrid_layer_pattern": pattern, "num_layers": len(parse_pattern(pattern).layers)}
+    patterns = {name: pattern for name in PER_LAYER if isinstance(pattern := getattr(known, name), tuple)}
+    longer = (1,) * max(0, layers - known.num_layers)
+    return {"num_layers": layers, **{name: pattern[:layers] + longer for name, pattern in patterns.items()}}
 
 
-def _from_cells(row: Row, assumed: list[Remark]) -> ModelSpec:
+def _from_cells(row: RunRow, layers: int | None) -> ModelSpec:
+    """Return the architecture of the row's shape, with the traits of the name's family. Raises InputError."""
     family = family_of(row)
-    if family["pattern"] and not re.search(family["pattern"], cell(row, "model").lower()):
-        assumed.append(note("gated experts and no biases, as mixtures of experts have them"))
-    hidden, heads = degree(row, "hidden", None), degree(row, "heads", None)
-    width = degree(row, "kv_channels", max(1, hidden // heads))
+    if family["pattern"] and not re.search(family["pattern"], row.text("model").lower()):
+        row.assume("gated experts and no biases, as mixtures of experts have them")
+    hidden, heads = row.degree("hidden"), row.degree("heads")
     if hidden < heads:
         raise InputError(f"cells hidden={hidden} and heads={heads} are no shape of a model")
     traits = dict(family["traits"])
-    ffn, vocab = count_of(row, "ffn"), count_of(row, "vocab")
-    if ffn is None:
-        ffn = -(-8 * hidden // 3 // 256) * 256 if traits.get("gated_linear_unit") else 4 * hidden
-        assumed.append(Remark("ffn", ffn, ""))
-    if vocab is None:
-        vocab = int(family["vocab_size"])
-        assumed.append(Remark("vocab", vocab, ""))
-    if (tied := flag(row, "tied_embeddings")) is not None:
+    usual = {
+        "ffn": -(-8 * hidden // 3 // 256) * 256 if traits.get("gated_linear_unit") else 4 * hidden,
+        "vocab": int(family["vocab_size"]),
+    }
+    row.assumed += [Remark(name, size, "") for name, size in usual.items() if not row.text(name)]
+    if (tied := row.flag("tied_embeddings")) is not None:
         traits["untie_embeddings_and_output_weights"] = not tied
-    experts = whole(row, "experts", 0) or None
+    experts, ffn = row.count("experts") or None, row.count("ffn") or usual["ffn"]
+    shape = {
+        "num_query_groups": heads,
+        "kv_channels": hidden // heads,
+        "ffn_hidden_size": ffn,
+        "vocab_size": usual["vocab"],
+        **row.fields("model"),
+    }
     return ModelSpec(
-        name=cell(row, "model") or "model",
-        num_layers=degree(row, "layers", None),
-        encoder_num_layers=whole(row, "encoder_layers", 0),
-        hidden_size=hidden,
-        num_attention_heads=heads,
-        num_query_groups=degree(row, "kv_heads", heads),
-        kv_channels=width,
-        ffn_hidden_size=ffn,
-        vocab_size=vocab,
-        max_position_embeddings=degree(row, "seq", None),
+        name=row.text("model") or "model",
+        num_layers=layers or row.degree("layers"),
+        encoder_num_layers=row.count("encoder_layers") or 0,
+        max_position_embeddings=row.degree("seq"),
         num_moe_experts=experts,
-        moe_router_topk=degree(row, "topk") if experts else 1,
+        moe_router_topk=row.degree("topk") if experts else 1,
         moe_ffn_hidden_size=ffn if experts else 0,
+        **shape,
         **traits,
     )

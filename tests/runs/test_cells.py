@@ -15,6 +15,7 @@ from autoconfig.specs.serve_plan import parse_serve_plan
 from autoconfig.specs.software.software import load_stack
 from tables import tabled
 
+from autoconfig.runs.cells import RunRow
 from autoconfig.runs.predict import COLUMNS, predict_rows
 from autoconfig.runs.table import check_columns, read_csv
 from autoconfig.runs.training_row import even_ends, read_case
@@ -143,9 +144,9 @@ def _odd(row: dict[str, str]) -> bool:
 
 
 def predict_note(row: dict[str, str]) -> str:
-    from autoconfig.runs.table import odd_words
-
-    return ", ".join(odd_words(row))
+    cells = RunRow("training", row)
+    cells.assume_known_words()
+    return ", ".join(sentences(cells.assumed))
 
 
 def test_a_name_that_the_shape_contradicts_is_said() -> None:

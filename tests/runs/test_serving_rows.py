@@ -9,7 +9,8 @@ from autoconfig.time_model.serving.tables import shipped_calibration
 from tables import tabled
 
 from autoconfig.runs import predict_serving as predict
-from autoconfig.runs.predict_serving import OUR_ERROR, ServingPrediction, predict_rows
+from autoconfig.runs.predict_serving import ServingPrediction, predict_rows
+from autoconfig.runs.predicted import OUR_ERROR
 from autoconfig.runs.serving_row import ServingCase, read_case
 from autoconfig.serving.answer import answer
 from autoconfig.serving.request import ServeRequest

@@ -15,7 +15,7 @@ from autoconfig.cli.serving import deployments_command
 from autoconfig.planning.request_fields import SERVING_PROFILE
 from autoconfig.planning.resolve import field_names
 from autoconfig.planning.schemas import schema
-from autoconfig.runs.predict_serving import OUR_ERROR
+from autoconfig.runs.predicted import OUR_ERROR
 from tests.cli.test_fuzz import CONFIG, GARBAGE
 from validation.sheets.serving import published_rows
 
