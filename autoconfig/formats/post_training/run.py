@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from autoconfig.maps.tree import NotKnown
 from autoconfig.planning.resolve import read_model
@@ -20,7 +22,7 @@ from autoconfig.post_training.job import (
 from autoconfig.post_training.passes import PACKED
 from autoconfig.post_training.samples.lengths import ResponseLengths
 from autoconfig.post_training.samples.rollout import ONE_TURN, Agents
-from autoconfig.specs.errors import FileError
+from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import hub_id, load_model, model_aliases
@@ -142,6 +144,51 @@ class RlRun:
     @property
     def engine_gpus(self) -> int:
         return self.rollout_gpus or self.train_gpus
+
+
+RUN_FIELDS = {one.name for one in fields(RlRun)}
+
+
+def run_of_fields(plan: Mapping[str, Any], **own: Any) -> RlRun:
+    """The run of what a file says by its map, and of `own` fields in their place."""
+    return RlRun(**{**{name: value for name, value in plan.items() if name in RUN_FIELDS}, **own})
+
+
+def model_of(plan: Mapping[str, Any], key: str) -> str:
+    """The model that a file names. Raises InputError with the key where it names none."""
+    if plan.get("model") is None:
+        raise InputError(f"{key} is not in the file: say --model NAME")
+    return str(plan["model"])
+
+
+def algorithm_of(plan: Mapping[str, Any], kl: object) -> str:
+    """The algorithm of a file; without a KL term GRPO has DAPO's set of passes."""
+    return "dapo" if plan["algorithm"] == "grpo" and not kl else str(plan["algorithm"])
+
+
+def recompute_of(plan: Mapping[str, Any]) -> Recompute:
+    """What Megatron-LM's four words of recomputation say."""
+    if plan.get("granularity") == "full":
+        return Recompute.parse(f"full:{plan.get('recompute_method') or 'uniform'}:{plan.get('recompute_layers') or 1}")
+    if plan.get("granularity") == "selective":
+        return Recompute.parse("selective:" + "+".join(plan.get("recompute_modules") or ["core_attn"]))
+    return NONE
+
+
+def recompute_fields(recompute: Recompute) -> dict[str, Any]:
+    """The four words of a recomputation; None where one is not written."""
+    return {
+        "granularity": None if recompute == NONE else recompute.granularity,
+        "recompute_method": recompute.method,
+        "recompute_layers": recompute.num_layers,
+        "recompute_modules": f"[{','.join(recompute.modules)}]",
+    }
+
+
+def fraction_on_cpu(plan: Mapping[str, Any], usual: float) -> float:
+    """Share of the optimizer on the host; `usual`: where it is there and its share is not given."""
+    fraction = plan.get("optimizer_fraction")
+    return min(max(usual if fraction is None else fraction, 0.0), 1.0) if plan.get("optimizer_on_cpu") else 0.0
 
 
 def job_of(
