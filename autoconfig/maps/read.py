@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoconfig.maps.table import FieldRow, KeyRule, Map, looked_up
+from autoconfig.maps.table import FieldRow, KeyRule, Map, looked_up, matches
 from autoconfig.maps.tree import Section
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.remarks import Remark
@@ -118,7 +118,7 @@ def _value(entry: FieldRow, section: Section) -> Any:
     """The value of an entry's keys. Raises InputError for one of another type."""
     path = _path(section, entry.keys)
     section.used.add(path)
-    if str(section.flat.get(path)).lower() in entry.open:
+    if matches(entry.open, str(section.flat.get(path)).lower()):
         return None
     if entry.type == "flag":
         return None if section.get(path) is None else section.flag(path)
@@ -144,7 +144,7 @@ def _joined(entry: FieldRow, section: Section) -> str:
         path = _path(section, names)
         section.used.add(path)
         word = str(section.flat.get(path)).lower()
-        if word in entry.open:
+        if matches(entry.open, word):
             words.append(word)
         elif entry.type == "flag":
             words.append(str(section.flag(path, default=default)).lower())

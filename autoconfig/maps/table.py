@@ -17,7 +17,7 @@ The engine knows no framework: who reads another kind of file writes a table, an
     values = { "none *" = { recompute = "none" }, "full *" = { recompute = "full:uniform:1" } }   # or one value, of this field
     errors = { "block *" = "{place} is {value}: ..." }                 # InputError
     unsupported = { "*" = "{place} is {value}: read are none, full" }  # UnsupportedError
-    open = ["auto"]                    # words that count as absent; of joined keys: words of the table
+    open = ["auto", "$*"]              # patterns of words that count as absent; of joined keys: of words of the table
     free = true                        # a word that the table does not hold stands for itself
     when = { stage = [1, 2], pp = "> 1" }   # read and written only where earlier fields have these values
     assumed = "why, where nothing is said"

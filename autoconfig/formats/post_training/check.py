@@ -12,7 +12,16 @@ from autoconfig.formats.post_training import nemo_rl, openrlhf, slime, swift, tr
 from autoconfig.formats.post_training.keys import added_keys, key_types, lacking_keys, unknown_keys, version_of
 from autoconfig.formats.post_training.legality import broken, broken_of_model
 from autoconfig.formats.post_training.recognise import WANTED, Recognised, recognise
-from autoconfig.formats.post_training.run import PLACEHOLDER, RlRun, job_of, named_by, placement_of, said_agents, said_lengths
+from autoconfig.formats.post_training.run import (
+    PLACEHOLDER,
+    RlRun,
+    job_of,
+    map_of_framework,
+    named_by,
+    placement_of,
+    said_agents,
+    said_lengths,
+)
 from autoconfig.formats.post_training.verdict import (
     MicroBatchVerdict,
     chance_over_means,
@@ -396,53 +405,22 @@ def _surer(
     return (found, samples) if surer else (None, 0)
 
 
-FEWER = {
-    "verl": (
-        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={0}"
-        " actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={0}"
-        " actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu={0}"
-    ),
-    "nemo-rl": "policy.train_micro_batch_size={0} policy.logprob_batch_size={0}",
-    "openrlhf": "--train.micro_batch_size {0} --rollout.micro_batch_size {0}",
-    "openrlhf without dots": "--micro_train_batch_size {0} --micro_rollout_batch_size {0}",
-    "swift": "--per_device_train_batch_size {0} --gradient_accumulation_steps {1}",
-    "trl": "per_device_train_batch_size={0} gradient_accumulation_steps={1}",
-}
-"""Settings of micro-batches of so many samples, and of as many of them as the same optimizer step has."""
-
-
-FILLED = {
-    "verl": (
-        "actor_rollout_ref.actor.use_dynamic_bsz=True actor_rollout_ref.actor.ppo_max_token_len_per_gpu={0}"
-        " actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True actor_rollout_ref.ref.log_prob_use_dynamic_bsz=True"
-    ),
-    "nemo-rl": "policy.sequence_packing.enabled=true policy.sequence_packing.train_mb_tokens={0}",
-    "openrlhf": (
-        "--train.dynamic_batch_enable --train.max_tokens_per_gpu {0} --rollout.max_tokens_per_gpu {0} --ds.packing_samples"
-    ),
-    "slime": "--use-dynamic-batch-size --max-tokens-per-gpu {0}",
-    "openrlhf without dots": (
-        "--use_dynamic_batch --train_max_tokens_per_gpu {0} --rollout_max_tokens_per_gpu {0} --packing_samples"
-    ),
-}
-"""Settings that fill micro-batches up to so many tokens of a GPU."""
-
-
 def filled_words(run: RlRun, version: str, tokens: int) -> str:
     """Settings of the file's framework and release that fill micro-batches; empty where it has none."""
-    return _words(FILLED, run, version, tokens)
+    return _words("filled", run, version, tokens)
 
 
 def fewer_words(run: RlRun, version: str, samples: int) -> str:
     """The same of micro-batches of so many samples."""
-    return _words(FEWER, run, version, samples, max(1, run.minibatch // (run.train_gpus * samples)))
+    return _words("fewer", run, version, samples, max(1, run.minibatch // (run.train_gpus * samples)))
 
 
-def _words(table: Mapping[str, str], run: RlRun, version: str, *values: int) -> str:
-    """The words of the framework, or of its releases without dots, whose keys the release takes."""
-    for name in (run.framework, f"{run.framework} without dots"):
-        words = table.get(name, "").format(*values)
-        keys = [re.split(r"[= ]", word)[0].lstrip("-").replace("-", "_") for word in words.split() if not word.isdigit()]
+def _words(name: str, run: RlRun, version: str, *values: int) -> str:
+    """These settings of the framework's map, or those before its newest words, whose keys the release takes."""
+    table = map_of_framework(run.framework).more
+    for text in (table.get(name, ""), table.get(f"{name}_before", "")):
+        words = text.format(*values)
+        keys = [word.partition("=")[0].lstrip("-").replace("-", "_") for word in words.split() if not word.isdigit()]
         if words and not unknown_keys(run.framework, run.back_end, version, keys):
             return words
     return ""

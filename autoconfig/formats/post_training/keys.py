@@ -28,22 +28,22 @@ OF_CLASSES = re.compile(r"(actor_rollout_ref\.(actor|rollout|ref|model)|critic|a
 @cache
 def _data() -> dict[str, Any]:
     text = (resources.files("autoconfig") / "data" / "post_training_keys.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    keys: dict[str, Any] = json.loads(text)
+    return keys
 
 
 def versions(framework: str) -> list[str]:
     """Releases whose keys are known, oldest first."""
-    found: list[str] = _data()[framework]["versions"]
-    return found
+    releases: list[str] = _data()[framework]["versions"]
+    return releases
 
 
 def version_of(framework: str, wanted: str | None) -> str:
     """The newest known release, or the wanted one. Raises InputError naming those that are known."""
-    known = versions(framework)
-    if wanted and wanted not in known:
-        raise InputError(f"keys of {framework} {wanted[:40]} are not known: use {', '.join(known)}")
-    return wanted or known[-1]
+    releases = versions(framework)
+    if wanted and wanted not in releases:
+        raise InputError(f"keys of {framework} {wanted[:40]} are not known: use {', '.join(releases)}")
+    return wanted or releases[-1]
 
 
 def likeliest_version(framework: str, given: Iterable[str], among: Iterable[str]) -> str:
@@ -57,8 +57,8 @@ def likeliest_version(framework: str, given: Iterable[str], among: Iterable[str]
 
 def key_types(framework: str) -> dict[str, str]:
     """Key -> name of the type of its value in the newest base configuration; empty where a framework's own parser decides."""
-    found: dict[str, str] = _data()[framework].get("types", {})
-    return found
+    types: dict[str, str] = _data()[framework].get("types", {})
+    return types
 
 
 def lacking_keys(framework: str, version: str, given: Iterable[str]) -> list[str]:
@@ -81,27 +81,33 @@ def unknown_keys(framework: str, back_end: str, version: str, given: Iterable[st
     """What is wrong with keys that this release does not take: gone, not there yet, or meant another; `text`: of the file, in
     which hydra's `+KEY` adds one."""
     table: dict[str, str] = _data()[framework].get(back_end) or _data()[framework]["any"]
-    releases = versions(framework)
-    at = releases.index(version)
+    at = versions(framework).index(version)
     prefixes = {key.rsplit(".", depth)[0] for key in table for depth in range(1, key.count(".") + 1)}
-    found: list[Remark] = []
+    wrong: list[Remark] = []
     for key in given:
         spend(5)
-        digits = table.get(key)
+        digits = table.get(key, "")
         free = FREE.search(key) and (framework != "verl" or not key.startswith("data.") or f"+{key}" in text)
-        if (digits and digits[at] == "1") or key in prefixes or free:
-            continue
-        if digits and "1" in digits[:at]:
-            last = releases[digits[:at].rindex("1")]
-            found.append(Remark(key, None, f"gone from {framework} {version}; {last} had it"))
-        elif digits:
-            found.append(Remark(key, None, f"not yet in {framework} {version}; {releases[digits.index('1')]} has it"))
-        else:
-            taken = [k for k, d in table.items() if d[at] == "1"]
-            spend(len(taken) / 5)
-            near = [k for k in taken if k.endswith(f".{key}")]
-            if not near and len(found) < HINTS:
-                spend(10 * len(taken))
-                near = difflib.get_close_matches(key[:200], taken, n=1, cutoff=0.8)
-            found.append(Remark(key, None, f"{framework} {version} has no such key" + (f"; {near[0]}?" if near else "")))
-    return found
+        if not (digits[at : at + 1] == "1" or key in prefixes or free):
+            taken = [other for other, releases in table.items() if releases[at] == "1"] if not digits else []
+            why = _other_release(framework, digits, at) or _meant(key, taken, search=len(wrong) < HINTS)
+            wrong.append(Remark(key, None, why if digits else f"{framework} {version} has no such key{why}"))
+    return wrong
+
+
+def _other_release(framework: str, digits: str, at: int) -> str:
+    """Which release has a key that the one at this place has not; empty where none has."""
+    releases = versions(framework)
+    if "1" in digits[:at]:
+        return f"gone from {framework} {releases[at]}; {releases[digits[:at].rindex('1')]} had it"
+    return f"not yet in {framework} {releases[at]}; {releases[digits.index('1')]} has it" if digits else ""
+
+
+def _meant(key: str, taken: list[str], *, search: bool) -> str:
+    """The key that is likely meant, as a question: one that ends so, else with `search` the one that is nearest."""
+    spend(len(taken) / 5)
+    near = [other for other in taken if other.endswith(f".{key}")]
+    if not near and search:
+        spend(10 * len(taken))
+        near = difflib.get_close_matches(key[:200], taken, n=1, cutoff=0.8)
+    return f"; {near[0]}?" if near else ""

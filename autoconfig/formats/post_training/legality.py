@@ -22,55 +22,64 @@ ENGINES = ("vllm", "sglang", "trtllm", "hf", "megatron")
 
 def broken(run: RlRun) -> list[str]:
     """What cannot run, before any model is looked at: each with what was given and what is allowed."""
-    found, samples = list(run.refused), run.prompts * run.group
-    size, ranks = run.engine_tp * run.engine_pp * run.engine_dp, run.tp * run.pp * run.cp
-    if not 0.0 < run.memory_share < 1.0:
-        found.append(f"the engine's share of memory is {run.memory_share:g}: use a share above 0 and below 1")
-    if run.engine not in ENGINES:
-        found.append(f"the engine {run.engine[:40]!r} does not exist: use {', '.join(ENGINES[:3])}")
-    if run.engine_gpus % size:
-        found.append(f"an engine takes {size} GPUs, and {run.engine_gpus} do not hold whole ones: use a divisor of them")
-    elif run.engine_dp > 1 and run.gpus_per_node % run.engine_tp:
-        found.append(f"engines of {run.engine_dp} data-parallel ranks: tp {run.engine_tp} does not divide a node's GPUs")
-    elif run.engines and run.engines * size != run.engine_gpus:
-        found.append(f"{run.engines} engines of {size} GPUs take {run.engines * size}, and generation has {run.engine_gpus}")
+    wrong = [*run.refused, *_broken_engines(run)]
+    ranks = run.tp * run.pp * run.cp
     if run.train_gpus % ranks:
-        found.append(f"tp x pp x cp is {ranks}, which does not divide {run.train_gpus} GPUs of training")
-    if run.minibatch > samples:
-        found.append(f"the mini-batch of {run.minibatch:,} samples is above the {samples:,} samples of a step")
-    elif samples % run.minibatch:
-        found.append(f"the mini-batch of {run.minibatch:,} samples does not divide the {samples:,} samples of a step")
-    elif run.train_gpus % ranks == 0 and run.minibatch % (run.train_gpus // ranks):
-        dp = run.train_gpus // ranks
-        found.append(f"the mini-batch of {run.minibatch:,} samples does not divide over {dp} data-parallel ranks")
-    elif run.framework in ASSERTING and run.train_gpus % ranks == 0:
-        found += _uneven_micro_batches(run, run.train_gpus // ranks)
+        wrong.append(f"tp x pp x cp is {ranks}, which does not divide {run.train_gpus} GPUs of training")
+    wrong += _uneven_updates(run, run.prompts * run.group, 0 if run.train_gpus % ranks else run.train_gpus // ranks)
     if run.group < 2 and run.compares:
-        found.append(f"{run.algorithm} compares responses of one prompt, and there is {run.group}: use a group of 2 or more")
-    return found
+        wrong.append(f"{run.algorithm} compares responses of one prompt, and there is {run.group}: use a group of 2 or more")
+    return wrong
+
+
+def _broken_engines(run: RlRun) -> list[str]:
+    """What of engines and their GPUs cannot be."""
+    wrong, size, gpus = [], run.engine_tp * run.engine_pp * run.engine_dp, run.engine_gpus
+    if not 0.0 < run.memory_share < 1.0:
+        wrong.append(f"the engine's share of memory is {run.memory_share:g}: use a share above 0 and below 1")
+    if run.engine not in ENGINES:
+        wrong.append(f"the engine {run.engine[:40]!r} does not exist: use {', '.join(ENGINES[:3])}")
+    if gpus % size:
+        wrong.append(f"an engine takes {size} GPUs, and {gpus} do not hold whole ones: use a divisor of them")
+    elif run.engine_dp > 1 and run.gpus_per_node % run.engine_tp:
+        wrong.append(f"engines of {run.engine_dp} data-parallel ranks: tp {run.engine_tp} does not divide a node's GPUs")
+    elif run.engines and run.engines * size != gpus:
+        wrong.append(f"{run.engines} engines of {size} GPUs take {run.engines * size}, and generation has {gpus}")
+    return wrong
+
+
+def _uneven_updates(run: RlRun, samples: int, dp: int) -> list[str]:
+    """What of mini-batches does not divide: the `samples` of a step, and over `dp` ranks (0: GPUs do not divide into ranks)."""
+    if run.minibatch > samples:
+        return [f"the mini-batch of {run.minibatch:,} samples is above the {samples:,} samples of a step"]
+    if samples % run.minibatch:
+        return [f"the mini-batch of {run.minibatch:,} samples does not divide the {samples:,} samples of a step"]
+    if dp and run.minibatch % dp:
+        return [f"the mini-batch of {run.minibatch:,} samples does not divide over {dp} data-parallel ranks"]
+    return _uneven_micro_batches(run, dp) if dp and run.framework in ASSERTING else []
 
 
 def _uneven_micro_batches(run: RlRun, dp: int) -> list[str]:
     """Micro-batches that do not divide what each of `dp` ranks has, or hold no longest sample: of training and of passes."""
-    found, longest, said = [], run.prompt_cap + run.response_cap, set()
+    wrong, longest, seen = [], run.prompt_cap + run.response_cap, set()
     training = PassBatch(tokens_per_gpu=run.tokens_per_gpu, mbs=0 if run.tokens_per_gpu else run.mbs)
-    asked = [("", training, run.minibatch // dp, "mini-batch")]
+    batches = [("", training, run.minibatch // dp, "mini-batch")]
     policy = None if run.no_policy_pass else run.forward
     for name, batch in (("log-probabilities: ", policy), ("the reference: ", run.reference_forward)):
-        asked += [(name, batch, run.prompts * run.group // dp, "step")] if batch else []
-    for name, batch, each, of in asked:
-        if batch in said:
+        batches += [(name, batch, run.prompts * run.group // dp, "step")] if batch else []
+    for name, batch, each, of in batches:
+        if batch in seen:
             continue
-        said.add(batch)
+        seen.add(batch)
         if 0 < batch.tokens_per_gpu * run.cp < longest:
-            found.append(
+            wrong.append(
                 f"{name}a packed micro-batch holds {batch.tokens_per_gpu * run.cp:,} tokens, and the longest sample takes "
                 f"{longest:,}: use {-(-longest // run.cp):,} or more on a GPU"
             )
         elif not batch.tokens_per_gpu and batch.mbs and each % batch.mbs:
             count = f"{batch.mbs} samples do not divide the {each:,} of a rank's {of}"
-            found.append(f"{name}micro-batches of {count}: use a divisor")
-    return found
+            wrong.append(f"{name}micro-batches of {count}: use a divisor")
+    return wrong
 
 
 def broken_of_model(run: RlRun, job: PostTrainingJob, placement: Placement) -> list[str]:
@@ -88,8 +97,8 @@ def broken_of_model(run: RlRun, job: PostTrainingJob, placement: Placement) -> l
         rules -= OF_CONTEXT_PARALLEL
     odd = plan.pp > 1 and plan.first is None and plan.last is None and model.num_layers % plan.pp
     rules -= OF_LAYERS if odd else set()
-    found = [f"training plan {plan}: {rule.text}" for rule in RULES if rule.id in rules]
-    found += [f"{model.num_layers} layers do not divide over {plan.pp} pipeline stages"] if odd else []
+    wrong = [f"training plan {plan}: {rule.text}" for rule in RULES if rule.id in rules]
+    wrong += [f"{model.num_layers} layers do not divide over {plan.pp} pipeline stages"] if odd else []
     if job.algorithm.generates and model.num_attention_heads % placement.engine.tp:
-        found.append(f"engines of tp {placement.engine.tp}: it does not divide {model.num_attention_heads} attention heads")
-    return found
+        wrong.append(f"engines of tp {placement.engine.tp}: it does not divide {model.num_attention_heads} attention heads")
+    return wrong

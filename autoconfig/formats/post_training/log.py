@@ -12,43 +12,17 @@ from typing import Any
 
 from autoconfig.evidence.read import read_files
 from autoconfig.evidence.records import Evidence, PhaseSeconds, StepLine
-from autoconfig.formats.post_training.check import RlCheck, check_file
+from autoconfig.formats.post_training.check import check_file
+from autoconfig.formats.post_training.run import map_of_framework
 from autoconfig.post_training.calibration import BELIEVED, LEAST, MOST, StepCalibration
+from autoconfig.post_training.frameworks import FACTORS
 from autoconfig.post_training.phases import REST, Phases
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.files import read_bytes
 
 MAX_BYTES = 50_000_000
-VERL = {
-    "gen": "generation",
-    "old_log_prob": "logprob",
-    "ref": "reference",
-    "ref_log_prob": "reference",
-    "values": "values",
-    "reward": "reward",
-    "update_actor": "training",
-    "update_critic": "critic_training",
-    "update_weights": "weight_sync",
-    "step": "step",
-}
-"""timing_s/... of verl -> phase; generation of its synchronous trainer holds waking, resharding and sleeping too."""
-NEMO_RL = {
-    "generation": "generation",
-    "policy_and_reference_logprobs": "passes",
-    "policy_training": "training",
-    "step": "step",
-}
-"""Lines of NeMo-RL's block "Timing" -> phase."""
-OPENRLHF = {
-    "timing/generation": "generation",
-    "timing/make_experience": "passes",
-    "timing/ppo_train": "training",
-    "timing/broadcast": "weight_sync",
-    "step": "step",
-}
-"""Seconds of OpenRLHF's line of a step -> phase; an experience is made of all passes over the samples."""
-UPDATE = {"step": "update"}
-"""Of TRL, which prints the seconds of an optimizer step."""
+PRINTING = ("verl", "nemo-rl", "openrlhf", "trl")
+"""Frameworks whose logs are read; the `log` of the map of each says which phase a printed name is."""
 LENGTHS = ("response_length/mean", "response_length", "completions/mean_length")
 """Mean length of responses, as verl, OpenRLHF and TRL name it."""
 WHOLE = "step"
@@ -74,27 +48,32 @@ def read_log(path: Path) -> MeasuredLog:
     return log_of(read_files([path]), _generated(path))
 
 
-def log_of(found: Evidence, generated: Sequence[float] = ()) -> MeasuredLog:
+def log_of(evidence: Evidence, generated: Sequence[float] = ()) -> MeasuredLog:
     """The same of what a log holds; `generated`: mean lengths of responses that are in no step's line."""
-    for framework, names in (("verl", VERL), ("nemo-rl", NEMO_RL), ("openrlhf", OPENRLHF), ("trl", UPDATE)):
-        steps = [step for step in found.steps if step.format == framework and step.seconds]
-        if not steps:
-            continue
-        kept = steps[1:] if len(steps) > 1 else steps
-        printed = _by_step(framework, found.phases)
-        at = [(step, (step.origin.file, step.origin.line if framework == "verl" else step.step)) for step in kept]
-        said = (_mean(kept, name) for name in LENGTHS)
-        lengths = next((mean for mean in said if mean), None) or (round(median(generated)) if generated else None)
-        return MeasuredLog(
-            framework=framework,
-            steps=len(kept),
-            seconds=_medians([{**step.fields, **printed.get(key, {}), WHOLE: step.seconds or 0.0} for step, key in at], names),
-            prompt_tokens=_mean(kept, PROMPTS),
-            response_tokens=lengths,
-        )
+    for framework in PRINTING:
+        if steps := [step for step in evidence.steps if step.format == framework and step.seconds]:
+            return _measured(framework, steps[1:] or steps, evidence.phases, generated)
     raise InputError(
         "the log prints no step: wanted are lines with timing_s/... (verl), NeMo-RL's block \"Timing\", OpenRLHF's lines "
         "`Global step` with timing/step_total (since 0.9.10), or TRL's with step_time"
+    )
+
+
+def _measured(
+    framework: str, steps: Sequence[StepLine], phases: Sequence[PhaseSeconds], generated: Sequence[float]
+) -> MeasuredLog:
+    """Medians of these steps and of the phases that are printed beside them."""
+    printed, seconds = _by_step(framework, phases), []
+    for step in steps:
+        key = step.origin.file, step.origin.line if framework == "verl" else step.step
+        seconds.append({**step.fields, **printed.get(key, {}), WHOLE: step.seconds or 0.0})
+    means = (_mean(steps, name) for name in LENGTHS)
+    return MeasuredLog(
+        framework=framework,
+        steps=len(steps),
+        seconds=_medians(seconds, map_of_framework(framework).more["log"]),
+        prompt_tokens=_mean(steps, PROMPTS),
+        response_tokens=next(filter(None, means), None) or (round(median(generated)) if generated else None),
     )
 
 
@@ -137,56 +116,49 @@ def calibrate(log: Path, run: Path, given: Mapping[str, Any]) -> tuple[StepCalib
         raise InputError(f"the run's file is not legal: {checked.broken[0]}")
     if checked.run.framework != measured.framework:
         raise InputError(f"the log is of {measured.framework}, the run's file of {checked.run.framework}")
-    phases, seconds = checked.priced.phases, measured.seconds
-    passes = {"logprob": phases.logprob, "reference": phases.reference, "values": phases.values}
-    forward = [(seconds[name], told) for name, told in passes.items() if name in seconds and told > 0]
-    if "passes" in seconds:
-        forward = [(seconds["passes"], phases.logprob + phases.reference)]
-    if "update" in seconds:
-        return _whole(checked, measured), phases, measured
-    known = seconds.get("generation", phases.generation) + sum(pair[0] for pair in forward)
-    known += sum(seconds.get(name, 0.0) for name in ("training", "critic_training", "weight_sync", "reward"))
-    rest, told = seconds.get("step", 0.0) - known, phases.of(REST)
-    found = StepCalibration(
+    phases = checked.priced.phases
+    if "update" in measured.seconds:  # optimizer steps alone: every phase is off as the step is
+        step = _ratio("a step", measured.seconds["update"] * checked.job.updates, phases.total)
+        factors = dict.fromkeys((*FACTORS, "other"), step)
+    else:
+        factors = _factors(measured.seconds, phases)
+    calibration = StepCalibration(
         framework=measured.framework,
         model=checked.job.policy.name,
         gpu=checked.job.gpu.id,
         steps=measured.steps,
         prompt_tokens=measured.prompt_tokens or 0,
         response_tokens=measured.response_tokens or 0,
-        generation=_ratio("generation", seconds.get("generation"), phases.generation),
-        forward=_ratio("log-probabilities", sum(m for m, _ in forward) or None, sum(t for _, t in forward)),
-        training=_ratio("training", seconds.get("training"), phases.training),
-        other=min(max(rest / told, LEAST), MOST) if rest > 0 and told > 0 and "step" in seconds else 1.0,
+        **factors,
     )
-    return found, phases, measured
+    return calibration, phases, measured
 
 
-def _whole(checked: RlCheck, measured: MeasuredLog) -> StepCalibration:
-    """Of a log that prints optimizer steps alone: every phase is off as the step is."""
-    assert checked.priced is not None and checked.job is not None
-    factor = _ratio("a step", measured.seconds["update"] * checked.job.updates, checked.priced.phases.total)
-    return StepCalibration(
-        framework=checked.job.framework.name,
-        model=checked.job.policy.name,
-        gpu=checked.job.gpu.id,
-        steps=measured.steps,
-        prompt_tokens=measured.prompt_tokens or 0,
-        response_tokens=measured.response_tokens or 0,
-        generation=factor,
-        forward=factor,
-        training=factor,
-        other=factor,
-    )
+def _factors(seconds: Mapping[str, float], phases: Phases) -> dict[str, float]:
+    """Measured over predicted seconds of generation, of all passes, of training and of the rest of a step."""
+    passes = {"logprob": phases.logprob, "reference": phases.reference, "values": phases.values}
+    forward = [(seconds[name], told) for name, told in passes.items() if name in seconds and told > 0]
+    if "passes" in seconds:
+        forward = [(seconds["passes"], phases.logprob + phases.reference)]
+    measured, told = sum(pair[0] for pair in forward), sum(pair[1] for pair in forward)
+    phased = seconds.get("generation", phases.generation) + measured
+    phased += sum(seconds.get(name, 0.0) for name in ("training", "critic_training", "weight_sync", "reward"))
+    rest, priced_rest = seconds.get("step", 0.0) - phased, phases.of(REST)
+    return {
+        "generation": _ratio("generation", seconds.get("generation"), phases.generation),
+        "forward": _ratio("log-probabilities", measured, told),
+        "training": _ratio("training", seconds.get("training"), phases.training),
+        "other": min(max(rest / priced_rest, LEAST), MOST) if rest > 0 and priced_rest > 0 and "step" in seconds else 1.0,
+    }
 
 
 def _ratio(name: str, measured: float | None, told: float) -> float:
     if not measured or told <= 0:
         return 1.0
-    found = measured / told
-    if not 1.0 / BELIEVED <= found <= BELIEVED:
+    factor = measured / told
+    if not 1.0 / BELIEVED <= factor <= BELIEVED:
         raise InputError(
-            f"{name} took {measured:.4g} s, {found:.3g} times the {told:.4g} s that are predicted; beyond {BELIEVED:g} times "
+            f"{name} took {measured:.4g} s, {factor:.3g} times the {told:.4g} s that are predicted; beyond {BELIEVED:g} times "
             "nothing is believed: is the log of the run that the file starts, on that GPU, and in seconds?"
         )
-    return found
+    return factor

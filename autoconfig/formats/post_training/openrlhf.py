@@ -2,53 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from autoconfig.formats.post_training.keys import likeliest_version
-from autoconfig.formats.post_training.run import RlRun, model_line, node_split, sample_dynamically, score_by
+from autoconfig.formats.post_training.run import (
+    RlRun,
+    algorithm_of,
+    model_line,
+    model_of,
+    node_split,
+    run_of_fields,
+    sample_dynamically,
+    score_by,
+)
+from autoconfig.maps.read import read_fields
+from autoconfig.maps.table import load_map
 from autoconfig.maps.tree import Section
+from autoconfig.maps.write import written_paths
 from autoconfig.planning.export_files import MARK, quoted, remark
 from autoconfig.post_training.job import PassBatch
-from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.specs.remarks import note
 
 VERSION = "0.11.2"
-ESTIMATORS = {
-    "gae": "ppo",
-    "reinforce": "rloo",
-    "rloo": "rloo",
-    "reinforce_baseline": "rloo",
-    "group_norm": "grpo",
-    "dr_grpo": "dapo",
-}
-"""--algo.advantage.estimator -> our algorithm."""
+WRITTEN = ("ppo", "rloo", "grpo", "dapo")
 COMPARING = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 """Estimators that need two responses of a prompt or more."""
-CLASSIC = {
-    "pretrain": "actor.model_name_or_path", "reward_pretrain": "reward.model_name_or_path",
-    "remote_rm_url": "reward.remote_url", "actor_num_nodes": "actor.num_nodes", "critic_num_nodes": "critic.num_nodes",
-    "ref_num_nodes": "ref.num_nodes", "reward_num_nodes": "reward.num_nodes",
-    "actor_num_gpus_per_node": "actor.num_gpus_per_node", "critic_num_gpus_per_node": "critic.num_gpus_per_node",
-    "ref_num_gpus_per_node": "ref.num_gpus_per_node", "reward_num_gpus_per_node": "reward.num_gpus_per_node",
-    "colocate_all_models": "train.colocate_all", "colocate_actor_ref": "train.colocate_actor_ref",
-    "colocate_critic_reward": "train.colocate_critic_reward", "async_train": "train.async_enable",
-    "async_queue_size": "train.async_queue_size", "train_batch_size": "train.batch_size",
-    "micro_train_batch_size": "train.micro_batch_size", "use_dynamic_batch": "train.dynamic_batch_enable",
-    "train_max_tokens_per_gpu": "train.max_tokens_per_gpu", "rollout_batch_size": "rollout.batch_size",
-    "rollout_max_tokens_per_gpu": "rollout.max_tokens_per_gpu",
-    "micro_rollout_batch_size": "rollout.micro_batch_size", "n_samples_per_prompt": "rollout.n_samples_per_prompt",
-    "max_new_tokens": "rollout.max_new_tokens", "generate_max_len": "rollout.max_new_tokens", "max_len": "data.max_len",
-    "prompt_data": "data.prompt_dataset", "vllm_num_engines": "vllm.num_engines",
-    "vllm_tensor_parallel_size": "vllm.tensor_parallel_size", "vllm_gpu_memory_utilization": "vllm.gpu_memory_utilization",
-    "vllm_enable_sleep": "vllm.enable_sleep", "enforce_eager": "vllm.enforce_eager", "zero_stage": "ds.zero_stage",
-    "adam_offload": "ds.adam_offload", "ring_attn_size": "ds.ring_attn_size",
-    "ds_tensor_parallel_size": "ds.tensor_parallel_size", "deepspeed_enable_sleep": "ds.enable_sleep",
-    "packing_samples": "ds.packing_samples", "lora_rank": "ds.lora.rank",
-    "gradient_checkpointing": "actor.gradient_checkpointing_enable", "advantage_estimator": "algo.advantage.estimator",
-    "init_kl_coef": "algo.kl.init_coef", "dynamic_filtering": "algo.dynamic_filtering_enable",
-}  # fmt: skip
-"""Flags of releases before 0.10, which have no dots, and what 0.11.2 calls them: those that say something of placement."""
 CAPS, CAP = ("prompt_max_len", "generate_max_len"), 1024
 """Flags of releases before 0.9, and the tokens of one that is not given."""
 CLASSIC_VERSIONS = ("0.5.9", "0.6.4", "0.7.5", "0.8.11", "0.9.10")
@@ -61,158 +43,122 @@ HF_SHARE = 0.3
 """Of a GPU's memory for weights and cache of Hugging Face generate, as of a TRL file without vLLM."""
 SHARE, OLDEST_SHARE, TOGETHER_SHARE = 0.95, 0.9, 0.4
 """Of memory for an engine where it is not given; in 0.5, and there where all models share GPUs and it is 0.9 or more."""
-PACKED_TOKENS = 16192
-"""--train.max_tokens_per_gpu where it is not given (openrlhf/cli/train_ppo_ray.py of 0.8.11 to 0.11.2)."""
 MICRO, CLASSIC_MICRO = (1, 1), (4, 8)
 """Samples of a micro-batch of training and of passes where they are not given, in 0.11.2 and before 0.10 (the same file)."""
-WRITTEN = {"ppo": "gae", "rloo": "rloo", "grpo": "group_norm", "dapo": "dr_grpo"}
 
 
 def dotted(section: Section, wanted: str | None = None) -> tuple[Section, str]:
     """The section with classic flags under their names of 0.11.2, and the release that it is for: the wanted one, or of those
     without dots the newest that takes most of its flags."""
-    if not any(name in section.flat for name in CLASSIC):
+    classic = load_map("rl_openrlhf").more["classic"]
+    if not any(name in section.flat for name in classic):
         return section, VERSION
     version = wanted if wanted in CLASSIC_VERSIONS else likeliest_version("openrlhf", section.flat, CLASSIC_VERSIONS)
-    found = {CLASSIC.get(name, name): value for name, value in section.flat.items()}
-    capped = any(name in section.flat for name in CAPS)
-    if capped or version in CAPPED:
+    values = {classic.get(name, name): value for name, value in section.flat.items()}
+    if version in CAPPED or any(name in section.flat for name in CAPS):
         prompt, response = (section.count(name) or CAP for name in CAPS)
-        found |= {"data.max_len": prompt + response, "rollout.max_new_tokens": response}
-    section.used.update(CLASSIC)
-    return replace(section, values=found), version
+        values |= {"data.max_len": prompt + response, "rollout.max_new_tokens": response}
+    section.used.update(classic)
+    return replace(section, values=values), version
 
 
 def read(section: Section, wanted: str | None = None, alone: int | None = None) -> RlRun:
     """The run; flags that are not there have the defaults of the release. `alone`: GPUs of train_ppo without Ray, on which all
     models are, and generate by themselves. Raises InputError."""
-    given, (section, version) = section, dotted(section, wanted or (CLASSIC_VERSIONS[0] if alone else None))
-    run = _run(section, version)
+    file, (section, version) = section, dotted(section, wanted or (CLASSIC_VERSIONS[0] if alone else None))
+    plan = read_fields(load_map("rl_openrlhf"), section).fields
+    run = _run(plan, version)
     if alone:
         run.nodes, run.gpus_per_node = node_split(alone, 8)
         run.rollout_gpus, run.critic_gpus, run.engine, run.engine_tp, run.engines = 0, 0, "hf", 1, 0
         run.offload, run.memory_share = False, HF_SHARE
-        together = True
+        plan["together"] = True
     else:
-        together = section.flag("train.colocate_all")
-        if version in ASSERTING:
-            _asserted(section, run, version)
-    _note(section, run, together, alone=bool(alone))
-    given.used.update(section.used)
+        run.refused += _asserted(run, plan)
+    _note(section, run, plan)
+    file.used.update(section.used)
     return run
 
 
-def _asserted(section: Section, run: RlRun, version: str) -> None:
-    """What train_ppo_ray.py of 0.5 and 0.6 asserts, on top of the rest."""
-    actor, engines = run.train_gpus, run.engines
-    if run.prompts % actor:
-        run.refused.append(f"--rollout_batch_size {run.prompts:,} does not divide over the actor's {actor:,} GPUs")
-    if not engines and (section.whole("ds.zero_stage") or 0) == 3:
-        run.refused.append("--zero_stage 3 wants --vllm_num_engines above 0")
-    if engines and actor % engines and (version == ASSERTING[0] or engines % actor):
-        which = "a divisor" if version == ASSERTING[0] else "a divisor or a multiple"
-        run.refused.append(f"--vllm_num_engines {engines} and the actor's {actor} GPUs: use {which} of them")
-    if run.critic_gpus and actor % run.critic_gpus:
-        run.refused.append(f"the actor's {actor} GPUs are no multiple of the critic's {run.critic_gpus}")
+def _asserted(run: RlRun, plan: Mapping[str, Any]) -> list[str]:
+    """What train_ppo_ray.py asserts of GPUs that roles share, and in 0.5 and 0.6 of prompts and engines."""
+    actor, engines, wrong = run.train_gpus, run.engines, []
+    if run.version in ASSERTING:
+        oldest = run.version == ASSERTING[0]
+        which = "a divisor" if oldest else "a divisor or a multiple"
+        rules = {
+            f"--rollout_batch_size {run.prompts:,} does not divide over the actor's {actor:,} GPUs": run.prompts % actor,
+            "--zero_stage 3 wants --vllm_num_engines above 0": not engines and plan.get("stage") == 3,
+            f"--vllm_num_engines {engines} and the actor's {actor} GPUs: use {which} of them": (
+                engines and actor % engines and (oldest or engines % actor)
+            ),
+            f"the actor's {actor} GPUs are no multiple of the critic's {run.critic_gpus}": (
+                run.critic_gpus and actor % run.critic_gpus
+            ),
+        }
+        wrong += [text for text, broken in rules.items() if broken]
+    own, reference = (run.nodes, run.gpus_per_node), (plan["reference_nodes"], plan["reference_node_gpus"])
+    shared = plan["together"] or plan["with_reference"]
+    if shared and run.algorithm != "dapo" and plan.get("kl") != 0 and reference != own:
+        sizes = f"{own[0]} x {own[1]} and {reference[0]} x {reference[1]}"
+        wrong.append(f"actor and reference share GPUs, and have {sizes}: give both the same")
+    return wrong
 
 
-def _run(section: Section, version: str) -> RlRun:
-    """Of train_ppo_ray; without what _note adds."""
-    estimator = section.word("algo.advantage.estimator") or "gae"
-    if estimator not in ESTIMATORS:
-        raise InputError(f"--algo.advantage.estimator {estimator[:40]!r}: use {', '.join(ESTIMATORS)}")
-    algorithm = ESTIMATORS[estimator]
-    if algorithm == "grpo" and section.number("algo.kl.init_coef") == 0:
-        algorithm = "dapo"
-    nodes, each = section.count("actor.num_nodes") or 1, section.count("actor.num_gpus_per_node") or 8
-    engines = section.whole("vllm.num_engines") or 0
-    tp = section.count("vllm.tensor_parallel_size") or 1
-    together, asynchronous = section.flag("train.colocate_all"), section.flag("train.async_enable")
+def _run(plan: Mapping[str, Any], version: str) -> RlRun:
+    """Of train_ppo_ray; without what is noted."""
+    algorithm = algorithm_of(plan, plan.get("kl") != 0)
+    engines, tp, together, asynchronous = plan["engines"], plan["engine_tp"], plan["together"], plan["asynchronous"]
     colocated = (together and not asynchronous) or engines == 0
-    critic = (section.count("critic.num_nodes") or 1) * (section.count("critic.num_gpus_per_node") or 8)
     apart = algorithm == "ppo" and not together
-    longest = section.count("data.max_len") or 2048
-    response = min(section.count("rollout.max_new_tokens") or 1024, longest)
-    dynamic, usual = section.flag("train.dynamic_batch_enable"), MICRO if version == VERSION else CLASSIC_MICRO
-    group = section.count("rollout.n_samples_per_prompt") or 1
-    model = section.word("actor.model_name_or_path")
-    if model is None:
-        raise InputError("--actor.model_name_or_path is not in the file: say --model NAME")
-    run = RlRun(
+    response = min(plan["response_cap"], plan["longest"])
+    usual, tokens = MICRO if version == VERSION else CLASSIC_MICRO, plan["token_cap"] if plan["dynamic"] else 0
+    padded = PassBatch(mbs=plan.get("forward_samples") or usual[1])
+    return run_of_fields(
+        plan,
         framework="openrlhf",
         version=version,
         back_end="fsdp",
-        model=model,
+        model=model_of(plan, "--actor.model_name_or_path"),
         algorithm=algorithm,
-        nodes=nodes,
-        gpus_per_node=each,
+        algorithm_word=plan["estimator"] if algorithm == "dapo" else "",
         rollout_gpus=0 if colocated else engines * tp,
-        critic_gpus=critic if apart else 0,
-        prompts=section.count("rollout.batch_size") or 1024,
-        group=group,
-        minibatch=section.count("train.batch_size") or 128,
-        prompt_cap=max(1, longest - response),
+        critic_gpus=plan["critic_nodes"] * plan["critic_node_gpus"] if apart else 0,
+        prompt_cap=max(1, plan["longest"] - response),
         response_cap=response,
-        tp=section.count("ds.tensor_parallel_size") or 1,
-        cp=section.count("ds.ring_attn_size") or 1,
-        recompute=Recompute.parse("full") if section.flag("actor.gradient_checkpointing_enable") else NONE,
-        cpu_optimizer=1.0 if section.flag("ds.adam_offload") else 0.0,
-        offload=section.flag("ds.enable_sleep"),
+        recompute=Recompute.parse("full") if plan["checkpointing"] else NONE,
+        cpu_optimizer=1.0 if plan["optimizer_on_cpu"] else 0.0,
         engine="vllm" if engines else "hf",
-        engine_tp=tp,
-        engines=engines,
-        memory_share=_share(section, version, together=together),
-        graphs=not section.flag("vllm.enforce_eager"),
-        tokens_per_gpu=(section.count("train.max_tokens_per_gpu") or PACKED_TOKENS) if dynamic else 0,
-        mbs=section.count("train.micro_batch_size") or usual[0],
-        removes_padding=section.flag("ds.packing_samples"),
-        staleness=max(section.whole("train.async_queue_size") or 1, 1) if asynchronous else 0,
-        compares=estimator in COMPARING,
-        lora_rank=max(section.whole("ds.lora.rank") or 0, 0),
-        reference_waits=section.flag("ref.offload", "ref_reward_offload"),
-        sharding=_stage(section),
+        memory_share=_share(plan, version),
+        graphs=not plan["eager"],
+        tokens_per_gpu=tokens,
+        mbs=plan.get("mbs") or usual[0],
+        forward=PassBatch(tokens_per_gpu=plan.get("forward_tokens") or tokens) if tokens else padded,
+        staleness=max(plan["queue"] or 1, 1) if asynchronous else 0,
+        compares=plan["estimator"] in COMPARING,
+        lora_rank=max(plan["lora_rank"], 0),
+        sharding=3 if plan.get("stage") == 3 else 2,
     )
-    run.algorithm_word = estimator if algorithm == "dapo" else ""
-    run.engine_sleeps, run.forward = section.flag("vllm.enable_sleep"), _forward(section, dynamic, usual[1])
-    return run
 
 
-def _note(section: Section, run: RlRun, together: bool, *, alone: bool) -> None:
-    """What is priced as another or not at all, and what train_ppo_ray.py asserts of GPUs that roles share."""
-    if not alone and (together or section.flag("train.colocate_actor_ref")):
-        own = run.nodes, run.gpus_per_node
-        reference = section.count("ref.num_nodes") or 1, section.count("ref.num_gpus_per_node") or 8
-        if run.algorithm != "dapo" and section.number("algo.kl.init_coef") != 0 and reference != own:
-            asked = f"{own[0]} x {own[1]} and {reference[0]} x {reference[1]}"
-            run.refused.append(f"actor and reference share GPUs, and have {asked}: give both the same")
-    stage = section.whole("ds.zero_stage")
-    if (2 if stage is None else stage) not in (2, 3):
+def _share(plan: Mapping[str, Any], version: str) -> float:
+    """Of memory for an engine."""
+    oldest = version == CLASSIC_VERSIONS[0]
+    share = float(plan.get("memory_share", OLDEST_SHARE if oldest else SHARE))
+    return TOGETHER_SHARE if oldest and plan["together"] and OLDEST_SHARE <= share < 1.0 else share
+
+
+def _note(section: Section, run: RlRun, plan: Mapping[str, Any]) -> None:
+    """What is priced as another or not at all."""
+    stage = plan.get("stage", 2)
+    if stage not in (2, 3):
         run.notes.append(note(f"ZeRO stage {stage} is priced as stage 2, which needs less memory"))
     if section.has("reward.model_name_or_path"):
-        score_by(run, section.flat["reward.model_name_or_path"], beside=together)
-    if not together and not section.flag("train.colocate_actor_ref") and section.number("algo.kl.init_coef") != 0:
+        score_by(run, section.flat["reward.model_name_or_path"], beside=plan["together"])
+    if not plan["together"] and not plan["with_reference"] and plan.get("kl") != 0:
         run.notes.append(note("the reference model has GPUs of its own: it is priced on those of the actor"))
-    if section.flag("algo.dynamic_filtering_enable"):
+    if plan["filters"]:
         sample_dynamically(run, None)
-
-
-def _forward(section: Section, dynamic: bool, usual: int) -> PassBatch:
-    """The micro-batch of the passes over what was generated (openrlhf/trainer/ppo_utils; defaults of train_ppo_ray.py)."""
-    if dynamic:
-        tokens = section.count("rollout.max_tokens_per_gpu") or section.count("train.max_tokens_per_gpu") or PACKED_TOKENS
-        return PassBatch(tokens_per_gpu=tokens)
-    return PassBatch(mbs=section.count("rollout.micro_batch_size") or usual)
-
-
-def _share(section: Section, version: str, *, together: bool) -> float:
-    value, oldest = section.number("vllm.gpu_memory_utilization"), version == CLASSIC_VERSIONS[0]
-    share = (OLDEST_SHARE if oldest else SHARE) if value is None else value
-    return TOGETHER_SHARE if oldest and together and OLDEST_SHARE <= share < 1.0 else share
-
-
-def _stage(section: Section) -> int:
-    """What ZeRO shards, as of a plan of training: 2 gradients and optimizer state, 3 weights too."""
-    return 3 if section.whole("ds.zero_stage") == 3 else 2
 
 
 def write(run: RlRun) -> dict[str, str]:
@@ -225,8 +171,7 @@ def write(run: RlRun) -> dict[str, str]:
         raise UnsupportedError("OpenRLHF's critic has GPUs of its own where engines have theirs, and only there")
     if run.staleness and not run.rollout_gpus:
         raise UnsupportedError("OpenRLHF generates ahead of the weights on GPUs of their own only")
-    words = [f"--{name} {quoted(str(value))}" for name, value in _flags(run).items()]
-    words += [f"--{name}" for name, there in _switches(run).items() if there]
+    words = written_paths(load_map("rl_openrlhf"), _fields(run))
     text = [
         "#!/usr/bin/env bash",
         MARK,
@@ -238,56 +183,37 @@ def write(run: RlRun) -> dict[str, str]:
         '  --actor.model_name_or_path "$MODEL" \\',
         '  --data.prompt_dataset "${PROMPTS:?give PROMPTS}" \\',
         '  --reward.remote_url "${REWARD:?give REWARD}" \\',
-        *[f"  {word} \\" for word in words],
+        *(f"  --{key}{'' if value is True else f' {quoted(str(value))}'} \\" for key, value in words),
         '  "$@"',
     ]
     return {"run_openrlhf.sh": "\n".join(text) + "\n"}
 
 
-def _flags(run: RlRun) -> dict[str, object]:
-    flags: dict[str, object] = {
-        "algo.advantage.estimator": WRITTEN[run.algorithm],
-        "algo.kl.init_coef": 0.0 if run.algorithm == "dapo" else 0.01,
-        "actor.num_nodes": run.nodes,
-        "actor.num_gpus_per_node": run.gpus_per_node,
-        "ref.num_nodes": run.nodes,
-        "ref.num_gpus_per_node": run.gpus_per_node,
-        "data.max_len": run.prompt_cap + run.response_cap,
-        "rollout.max_new_tokens": run.response_cap,
-        "rollout.batch_size": run.prompts,
-        "rollout.n_samples_per_prompt": run.group,
-        "train.batch_size": run.minibatch,
-        "train.micro_batch_size": run.mbs,
-        "rollout.micro_batch_size": run.mbs,
-        "ds.zero_stage": 3,
-        "ds.tensor_parallel_size": run.tp,
-        "ds.ring_attn_size": run.cp,
-        "vllm.num_engines": run.engines,
-        "vllm.tensor_parallel_size": run.engine_tp,
-        "vllm.gpu_memory_utilization": f"{run.memory_share:g}",
-    }
-    if run.critic_gpus:
-        nodes, each = node_split(run.critic_gpus, run.gpus_per_node)
-        flags |= {"critic.num_nodes": nodes, "critic.num_gpus_per_node": each}
-    if run.tokens_per_gpu:
-        flags |= {"train.max_tokens_per_gpu": run.tokens_per_gpu, "rollout.max_tokens_per_gpu": run.tokens_per_gpu}
-    if run.lora_rank:
-        flags["ds.lora.rank"] = run.lora_rank
-    if run.staleness:
-        flags["train.async_queue_size"] = run.staleness
-    return flags
-
-
-def _switches(run: RlRun) -> dict[str, bool]:
+def _fields(run: RlRun) -> dict[str, Any]:
+    """The fields of the map that a run says."""
+    critic_nodes, critic_node_gpus = node_split(run.critic_gpus, run.gpus_per_node) if run.critic_gpus else (None, None)
+    apart, tokens = bool(run.rollout_gpus or run.critic_gpus), run.tokens_per_gpu or None
     return {
-        "ds.packing_samples": bool(run.tokens_per_gpu) or run.cp > 1,
-        "train.dynamic_batch_enable": bool(run.tokens_per_gpu),
-        "actor.gradient_checkpointing_enable": run.recompute != NONE,
-        "ds.adam_offload": run.cpu_optimizer > 0,
-        "train.colocate_all": not run.rollout_gpus and not run.critic_gpus,
-        "train.colocate_actor_ref": bool(run.rollout_gpus or run.critic_gpus),
-        "ds.enable_sleep": run.offload,
-        "vllm.enable_sleep": not run.rollout_gpus,
-        "vllm.enforce_eager": not run.graphs,
-        "train.async_enable": run.staleness > 0,
+        **vars(run),
+        "kl": 0.0 if run.algorithm == "dapo" else 0.01,
+        "reference_nodes": run.nodes,
+        "reference_node_gpus": run.gpus_per_node,
+        "longest": run.prompt_cap + run.response_cap,
+        "forward_samples": run.mbs,
+        "stage": 3,
+        "memory_share": f"{run.memory_share:g}",
+        "critic_nodes": critic_nodes,
+        "critic_node_gpus": critic_node_gpus,
+        "token_cap": tokens,
+        "forward_tokens": tokens,
+        "queue": run.staleness or None,
+        "removes_padding": bool(tokens) or run.cp > 1,
+        "dynamic": bool(tokens),
+        "checkpointing": run.recompute != NONE,
+        "optimizer_on_cpu": run.cpu_optimizer > 0,
+        "together": not apart,
+        "with_reference": apart,
+        "engine_sleeps": not run.rollout_gpus,
+        "eager": not run.graphs,
+        "asynchronous": run.staleness > 0,
     }

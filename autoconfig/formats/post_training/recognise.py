@@ -38,81 +38,104 @@ class Recognised:
 
 
 def recognise(text: str, folder: Path | None = None, settings: Tree | None = None) -> Recognised:
-    """Which framework's file it is, by its words; with what the files that it lies over say; `settings`: variables."""
-    settings = settings or {}
+    """Which framework's file it is, by its words; with what the files that it lies over say; `settings`: variables. Raises
+    InputError, UnsupportedError."""
     require_short(text)
     first = next((line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")), "")
     if re.match(r"(?:---\s*$|[A-Za-z_][\w.]*\s*:(?:\s|$))", first):
-        values = load_yaml(text)
-        if not isinstance(values, dict):
-            raise InputError(f"this YAML holds no mapping; give {WANTED}")
-        alone, values = "defaults" not in values, whole_values(values, folder)
-        keys = {str(key) for key in values}
-        if "actor_rollout_ref" in keys:
-            return Recognised(framework="verl", section=Section(values, text))
-        if "policy" in keys or "grpo" in keys:
-            section = Section(values, text)
-            return Recognised(framework="nemo-rl", section=section, given=tuple(section.flat) if alone else ())
-        if keys & OF_TRL:
-            return Recognised(framework="trl", section=Section(values, text))
-        if {"distributed_type", "num_processes"} <= keys:
-            raise UnsupportedError("this is accelerate's file, without model and batch: check TRL's file, with it beside")
-        raise UnsupportedError(f"this YAML is of no post-training framework that is read; give {WANTED}{_elsewhere(text)}")
-    if "actor_rollout_ref." in text:
-        script = read_command(text, settings, "verl", OF_VERL, VERL_WORD)
-        config = re.search(r"--config-name[= ]['\"]?([\w.-]+)", text)
-        return Recognised(
-            framework="verl",
-            section=Section(_known(overrides_of(script.argv)), text),
-            config_name=config[1] if config else "ppo_megatron" if ".megatron." in text and "fsdp_config" not in text else "",
-            notes=(*_of_the_program((*script.before, script.program)), *_of_a_configuration(config[1] if config else "")),
-        )
-    return _of_flags(text, settings)
-
-
-def _of_flags(text: str, settings: Tree) -> Recognised:
-    """The same of scripts that hand flags to a program."""
-    if re.search(r"\btrain_ppo_ray\b|\bopenrlhf[./]cli[./]train_ppo\b|--actor\.model_name_or_path", text):
-        script = read_command(
-            text, settings, "OpenRLHF", frozenset({"--actor.model-name-or-path", "--pretrain"}), r"--[A-Za-z][\w.-]*"
-        )
-        words = [text_of(word) for word in script.argv]
-        start = next((at + 1 for at, word in enumerate(words) if re.match(r"openrlhf[./]cli[./]", word)), 0)
-        found = {_flag(word): None for word in words[start:] if word.startswith("--")}
-        values = {key.replace("-", "_"): value for key, value in options_of(script.argv[start:]).items()}
-        ray = "train_ppo_ray" in text or not re.search(r"\btrain_ppo\b", text)
-        section = Section(_known({**found, **values}), text)
-        return Recognised(
-            framework="openrlhf",
-            section=section,
-            config_name="" if ray else "train_ppo",
-            gpus=script.num_gpus if not ray else None,
-        )
-    if re.search(r"--(?:rollout-num-gpus|actor-num-gpus|rollout-batch-size|sglang-mem)", text):
-        decisive = frozenset({"--hf-checkpoint", "--rollout-batch-size", "--actor-num-nodes", "--rollout-num-gpus"})
-        script = read_command(text, settings, "slime", decisive, r"--[A-Za-z][\w-]*")
-        argv = [word for word in script.argv if not slime.ELSEWHERE.match(text_of(word))]
-        sourced = (note(slime.OF_ANOTHER_FILE, Effect.EVERYTHING),) if len(argv) < len(script.argv) else ()
-        ahead = "train_async" if re.search(r"\btrain_async\b", " ".join((*script.before, script.program))) else ""
-        return Recognised(framework="slime", section=Section(_known(options_of(argv)), text), config_name=ahead, notes=sourced)
-    if re.search(r"\bswift\s+rlhf\b|\bswift/cli/rlhf\b", text):
-        decisive = frozenset({"--rlhf-type", "--model", "--num-generations"})
-        script = read_command(text, settings, "ms-swift", decisive, r"--[A-Za-z][\w-]*")
-        return Recognised(
-            framework="swift", section=Section(_known(options_of(script.argv)), text), gpus=processes(script.variables)
-        )
-    if re.search(r"\bmegatron\s+rlhf\b", text):
-        raise UnsupportedError(
-            "this is a script of Megatron-SWIFT (`megatron rlhf`), whose post-training is not read: `swift rlhf` is, and "
-            "`autoconfig rl --framework other` plans a step with Megatron's parallelism"
-        )
-    if re.search(r"\btrl\s+grpo\b|--(?:num_generations|max_completion_length|vllm_mode)\b", text):
-        if elsewhere := re.search(r"--config[=\s]\s*['\"]?([^\s'\"]{1,80})", text):
-            raise InputError(f"--config {elsewhere[1]} has values that are not here: check that file, with --set KEY=VALUE")
-        decisive = frozenset({"--num-generations", "--max-completion-length", "--model-name-or-path"})
-        script = read_command(text, settings, "TRL", decisive, r"--[A-Za-z][\w-]*")
-        return Recognised(framework="trl", section=Section(_known(options_of(script.argv)), text))
+        return _of_yaml(text, folder)
+    for sign, reader in SCRIPTS.items():
+        if re.search(sign, text):
+            return reader(text, settings or {})
     raise UnsupportedError(f"this is no file of a post-training framework that is read; give {WANTED}{_elsewhere(text)}")
+
+
+def _of_yaml(text: str, folder: Path | None) -> Recognised:
+    """Of a mapping of settings."""
+    values = load_yaml(text)
+    if not isinstance(values, dict):
+        raise InputError(f"this YAML holds no mapping; give {WANTED}")
+    alone, values = "defaults" not in values, whole_values(values, folder)
+    keys = {str(key) for key in values}
+    of = {"verl": {"actor_rollout_ref"}, "nemo-rl": {"policy", "grpo"}, "trl": OF_TRL}
+    if framework := next((name for name, signs in of.items() if keys & signs), None):
+        section = Section(values, text)
+        stands_alone = framework == "nemo-rl" and alone
+        return Recognised(framework=framework, section=section, given=tuple(section.flat) if stands_alone else ())
+    if {"distributed_type", "num_processes"} <= keys:
+        raise UnsupportedError("this is accelerate's file, without model and batch: check TRL's file, with it beside")
+    raise UnsupportedError(f"this YAML is of no post-training framework that is read; give {WANTED}{_elsewhere(text)}")
+
+
+def _verl(text: str, settings: Tree) -> Recognised:
+    script = read_command(text, settings, "verl", frozenset({"actor-rollout-ref.model.path", "data.train-files"}), VERL_WORD)
+    config = re.search(r"--config-name[= ]['\"]?([\w.-]+)", text)
+    name = config[1] if config else ""
+    megatron = ".megatron." in text and "fsdp_config" not in text
+    return Recognised(
+        framework="verl",
+        section=Section(_known(overrides_of(script.argv)), text),
+        config_name=name or ("ppo_megatron" if megatron else ""),
+        notes=(*_of_the_program((*script.before, script.program)), *_of_a_configuration(name)),
+    )
+
+
+def _openrlhf(text: str, settings: Tree) -> Recognised:
+    decisive = frozenset({"--actor.model-name-or-path", "--pretrain"})
+    script = read_command(text, settings, "OpenRLHF", decisive, r"--[A-Za-z][\w.-]*")
+    words = [text_of(word) for word in script.argv]
+    starts = (at + 1 for at, word in enumerate(words) if word.replace("/", ".").startswith("openrlhf.cli."))
+    start = next(starts, 0)
+    switches = {_flag(word): None for word in words[start:] if word.startswith("--")}
+    values = {key.replace("-", "_"): value for key, value in options_of(script.argv[start:]).items()}
+    alone = "train_ppo_ray" not in text and re.search(r"\btrain_ppo\b", text)
+    return Recognised(
+        framework="openrlhf",
+        section=Section(_known({**switches, **values}), text),
+        config_name="train_ppo" if alone else "",
+        gpus=script.num_gpus if alone else None,
+    )
+
+
+def _slime(text: str, settings: Tree) -> Recognised:
+    decisive = frozenset({"--hf-checkpoint", "--rollout-batch-size", "--actor-num-nodes", "--rollout-num-gpus"})
+    script = read_command(text, settings, "slime", decisive, OPTION)
+    argv = [word for word in script.argv if not slime.ELSEWHERE.match(text_of(word))]
+    sourced = (note(slime.OF_ANOTHER_FILE, Effect.EVERYTHING),) if len(argv) < len(script.argv) else ()
+    ahead = "train_async" if "train_async" in " ".join((*script.before, script.program)) else ""
+    return Recognised(framework="slime", section=Section(_known(options_of(argv)), text), config_name=ahead, notes=sourced)
+
+
+def _swift(text: str, settings: Tree) -> Recognised:
+    script = read_command(text, settings, "ms-swift", frozenset({"--rlhf-type", "--model", "--num-generations"}), OPTION)
+    section = Section(_known(options_of(script.argv)), text)
+    return Recognised(framework="swift", section=section, gpus=processes(script.variables))
+
+
+def _megatron_swift(text: str, settings: Tree) -> Recognised:
+    raise UnsupportedError(
+        "this is a script of Megatron-SWIFT (`megatron rlhf`), whose post-training is not read: `swift rlhf` is, and "
+        "`autoconfig rl --framework other` plans a step with Megatron's parallelism"
+    )
+
+
+def _trl(text: str, settings: Tree) -> Recognised:
+    if elsewhere := re.search(r"--config[=\s]\s*['\"]?([^\s'\"]{1,80})", text):
+        raise InputError(f"--config {elsewhere[1]} has values that are not here: check that file, with --set KEY=VALUE")
+    decisive = frozenset({"--num-generations", "--max-completion-length", "--model-name-or-path"})
+    script = read_command(text, settings, "TRL", decisive, OPTION)
+    return Recognised(framework="trl", section=Section(_known(options_of(script.argv)), text))
+
+
+SCRIPTS = {
+    r"actor_rollout_ref\.": _verl,
+    r"\btrain_ppo_ray\b|\bopenrlhf[./]cli[./]train_ppo\b|--actor\.model_name_or_path": _openrlhf,
+    r"--(?:rollout-num-gpus|actor-num-gpus|rollout-batch-size|sglang-mem)": _slime,
+    r"\bswift\s+rlhf\b|\bswift/cli/rlhf\b": _swift,
+    r"\bmegatron\s+rlhf\b": _megatron_swift,
+    r"\btrl\s+grpo\b|--(?:num_generations|max_completion_length|vllm_mode)\b": _trl,
+}
+"""What a script has, and who reads it then; the first counts."""
 
 
 def _of_the_program(words: tuple[str, ...]) -> tuple[Remark, ...]:
@@ -162,7 +185,7 @@ PROGRAMS = ("main_ppo", "main_dapo", "fully_async_main")
 """Trainers of verl's repository that run a step as verl.trainer.main_ppo does."""
 
 OF_TRL = {"num_generations", "use_vllm", "vllm_mode", "max_completion_length", "generation_batch_size", "reward_funcs"}
-OF_VERL = frozenset({"actor-rollout-ref.model.path", "data.train-files"})
+OPTION = r"--[A-Za-z][\w-]*"
 VERL_WORD = r"[+~]{0,2}[A-Za-z_][\w.-]*|--config-(?:name|path)"
 
 

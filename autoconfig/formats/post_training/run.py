@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from autoconfig.maps.table import Map, load_map
 from autoconfig.maps.tree import NotKnown
 from autoconfig.planning.resolve import read_model
 from autoconfig.post_training.frameworks import load_algorithm, load_framework, section
@@ -144,6 +145,11 @@ class RlRun:
     @property
     def engine_gpus(self) -> int:
         return self.rollout_gpus or self.train_gpus
+
+
+def map_of_framework(framework: str) -> Map:
+    """The map of a framework's files."""
+    return load_map(f"rl_{framework.replace('-', '_')}")
 
 
 RUN_FIELDS = {one.name for one in fields(RlRun)}

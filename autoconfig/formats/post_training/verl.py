@@ -41,6 +41,7 @@ COMPARING = ("grpo", "grpo_passk", "rloo", "reinforce_plus_plus_baseline", "gpg"
 REMOVES_FROM, ONE_SWITCH_FROM = "0.7.0", "0.8.0"
 """Releases from which padding is removed where a run does not say (verl/trainer/config/model/hf_model.yaml, false up to 0.6.1),
 and from which one switch is of every back end."""
+PADDING = "actor_rollout_ref.model.use_remove_padding"
 OWN_ROLLOUT = ("rollout.", "async_training.")
 """Sections of the trainers of verl/experimental with GPUs of engines alone: one step off, and fully asynchronous."""
 ADDED = ("num_layers_in_", ".override_optimizer_config.")
@@ -101,9 +102,9 @@ def _run(section: Section, plan: dict[str, Any], release: str | None) -> RlRun:
 
 
 def _prompts(section: Section, plan: Mapping[str, Any]) -> int:
-    """Of a step; the fully asynchronous trainer says them in mini-batches."""
+    """Of a step; the fully asynchronous trainer says them in mini-batches, beside a train_batch_size of 0."""
     if not section.has("async_training"):
-        return int(plan["prompts"])
+        return section.count("data.train_batch_size") or int(plan["prompts"])
     return int(plan["minibatch_prompts"] * plan["async_batches"] * plan["async_steps"])
 
 
@@ -124,8 +125,8 @@ def _pad_as_any(run: RlRun) -> None:
     if run.pads_to != last:
         longest = {"cap": "the caps of prompt and response"}.get(run.pads_to, f"the longest of a {run.pads_to}")
         newest = f"{VERSION} pads to the longest of a {last} (say --version)"
-        why = f"actor_rollout_ref.model.use_remove_padding is false: samples are padded to {longest}, as older releases do; {newest}"
-        run.notes.append(note(why, Effect.LESS_MEMORY))
+        padded = f"{PADDING} is false: samples are padded to {longest}, as older releases do; {newest}"
+        run.notes.append(note(padded, Effect.LESS_MEMORY))
 
 
 def _back_end(run: RlRun, plan: Mapping[str, Any]) -> None:
@@ -161,11 +162,11 @@ def _passes(section: Section, run: RlRun, plan: Mapping[str, Any]) -> None:
     for at in (f"{ACTOR}.ppo_micro_batch_size", *(f"{at}.{PASS}" for at in (ROLLOUT, REF))):
         if not plan["dynamic"] and section.has(f"{at}_per_gpu") and section.has(at):
             run.refused.append(f"{at}_per_gpu and {at} are both given: leave the second out")
-    packs = bool(run.forward.tokens_per_gpu)
-    if run.version == VERSION and packs != plan["dynamic"]:  # asserted in verl/workers/engine_workers.py of 0.9.1
+    packs, dynamic = bool(run.forward.tokens_per_gpu), plan["dynamic"]
+    if run.version == VERSION and packs != dynamic:  # asserted in verl/workers/engine_workers.py of 0.9.1
         run.refused.append(
-            f"{ROLLOUT}.log_prob_use_dynamic_bsz is {packs} and {ACTOR}.use_dynamic_bsz {plan['dynamic']}: verl {VERSION} wants "
-            "both alike"
+            f"{ROLLOUT}.log_prob_use_dynamic_bsz is {packs} and {ACTOR}.use_dynamic_bsz {dynamic}: verl {VERSION} wants both "
+            "alike"
         )
 
 
