@@ -27,11 +27,11 @@ from autoconfig.megatron.check import (
 )
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check
 from autoconfig.megatron.export import plan_text
+from autoconfig.megatron.flag_table import Argument
 from autoconfig.megatron.read_plan import CHUNKS_PER_RANK, FIRST, FOR_EMBEDDING, FOR_LOSS, LAST, LAYERS_PER_CHUNK, LAYOUT
 from autoconfig.megatron.scripts import argument_line, story
 from autoconfig.megatron.shell.commands import Value, text_of
 from autoconfig.megatron.write import overlap_arguments, train_arguments
-from autoconfig.megatron.write_model import Argument
 from autoconfig.planning.export_files import MARK, remark
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.files import write_atomically

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoconfig.megatron.batch.time_limit import SAVING_MINUTES, has_time, how_long, job_minutes, slurm_time
+from autoconfig.megatron.flag_table import GROUPS, Argument
 from autoconfig.megatron.write import MOCK_STEPS, environment, train_arguments
-from autoconfig.megatron.write_model import GROUPS, Argument, not_written, unsaid, vocabulary_words
+from autoconfig.megatron.write_model import not_written, unsaid, vocabulary_words
 from autoconfig.planning.export_files import MARK, UNWRITTEN, filled_template, priced_as, quoted, remark, slug
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.models.model_catalogue import load_model, model_names

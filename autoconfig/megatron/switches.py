@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from autoconfig.megatron.argument_list import Arguments
-from autoconfig.megatron.write_model import Argument, Collector
+from autoconfig.megatron.flag_table import Argument, Facts, written
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.remarks import Remark
@@ -21,29 +21,21 @@ OFF: dict[str, Any] = {f.name: f.default for f in fields(RunSettings)} | {"cuda_
 def switch_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     """Of megatron-core 0.19.2, whose parser knows the parts of CUDA graphs as --cuda-graph-modules (--cuda-graph-scope until
     0.16, which it still reads)."""
-    out, model, found = Collector("overlap"), scenario.model, scenario.settings(plan)
-    local = scenario.software.name == "megatron-local"
-    if model.is_moe:
-        flex = found.dispatcher in FLEXIBLE
-        why = "a token is sent once to a link domain" if flex else ""
-        out.add("moe-token-dispatcher-type", "flex" if flex else found.dispatcher, why=why)
-        out.add("moe-flex-dispatcher-backend", found.dispatcher if flex else None)
-        out.add("overlap-moe-expert-parallel-comm", found.ep_overlap, why="beside the compute of another micro-batch")
-        biased = "attn" in found.cuda_graphs and (model.add_bias_linear or model.add_qkv_bias)
-        out.add("use-transformer-engine-op-fuser", found.fused_experts, why="one kernel for an expert's GEMMs and activation")
-        out.add("delay-wgrad-compute", found.ep_overlap and not local and not biased, why="weight gradients hide combine")
-    out.add("fp8-dot-product-attention", found.fp8_attention and scenario.numerics.format.quantised, why="its core in fp8")
-    out.add("fp8-output-proj", found.fp8_output, why="quantised like the layers")
-    out.add("cpu-offloading-num-layers", found.offload_layers or None, why="their activations wait in host memory")
-    if found.full_iteration:
-        out.add("cuda-graph-impl", FULL_ITERATION, why="the whole step is replayed")
-        out.add("no-check-for-nan-in-loss-and-grad", why="the host sees no loss inside a graph")
-    elif found.cuda_graphs:
-        out.add("cuda-graph-impl", "local" if local else "transformer_engine")
-        parts = [part for part in GRAPH_SCOPES if part in found.cuda_graphs - {FULL}]
-        if parts:
-            out.add("cuda-graph-modules", *parts, why="parts of a layer that are replayed")
-    return out.arguments
+    model, settings = scenario.model, scenario.settings(plan)
+    local, flexible = scenario.software.name == "megatron-local", settings.dispatcher in FLEXIBLE
+    biased = "attn" in settings.cuda_graphs and (model.add_bias_linear or model.add_qkv_bias)
+    graphed = () if settings.full_iteration else settings.cuda_graphs
+    facts = {
+        "is_moe": model.is_moe,
+        "dispatcher_type": "flex" if flexible else settings.dispatcher,
+        "dispatcher_why": "a token is sent once to a link domain" if flexible else "",
+        "flexible": settings.dispatcher if flexible else None,
+        "delayed_gradients": settings.ep_overlap and not local and not biased,
+        "core_in_fp8": settings.fp8_attention and scenario.numerics.format.quantised,
+        "graphs_by": ("local" if local else "transformer_engine") if graphed else None,
+        "graphed": tuple(part for part in GRAPH_SCOPES if part in graphed and part != FULL) or None,
+    }
+    return written("switches", Facts(facts, settings))
 
 
 def read_switches(a: Arguments, scenario: Scenario, assumed: list[Remark], *, modern: bool) -> GivenSettings:

@@ -13,8 +13,8 @@ from autoconfig.formats.convert import write_plan
 from autoconfig.formats.hooks.deepspeed import bucket
 from autoconfig.formats.hooks.torchtitan import TORCHTITAN
 from autoconfig.formats.writers.table import WRITERS
+from autoconfig.megatron.flag_table import words
 from autoconfig.megatron.write import mock_arguments
-from autoconfig.megatron.write_model import words
 from autoconfig.training.question import request_of, understand
 from autoconfig.training.rank import rank_plans
 from autoconfig.training.space import Constraints

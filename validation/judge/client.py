@@ -20,8 +20,8 @@ from typing import Any, Self
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 
+from autoconfig.megatron.flag_table import words
 from autoconfig.megatron.write import environment, mock_arguments
-from autoconfig.megatron.write_model import words
 
 LAUNCHERS = ("torchrun", "scontrol")
 STAND_IN = """#!{python}

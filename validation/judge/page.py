@@ -17,9 +17,9 @@ from typing import Any
 
 from autoconfig.specs.errors import InputError
 
+from autoconfig.megatron.flag_table import words
 from autoconfig.megatron.read_plan import FOR_EMBEDDING, FOR_LOSS, LAYOUT
 from autoconfig.megatron.write import environment, mock_arguments
-from autoconfig.megatron.write_model import words
 from autoconfig.runs.table import cell, whole
 from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.recompute_rules import JUDGED, PlanRule
