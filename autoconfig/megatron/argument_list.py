@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib import resources
+from typing import Any
 
 from autoconfig.megatron.shell.launch import Program
 from autoconfig.megatron.shell.script import Unread
@@ -38,6 +39,10 @@ DECISIVE = frozenset(
        "use-distributed-optimizer", "data-parallel-sharding-strategy", "recompute-granularity", "zero-stage")}
 )  # fmt: skip
 """Arguments that no beginning of a name may stand for unnoticed."""
+STATE_TYPES = {
+    **{"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16"},
+    **{"fp16": "fp16", "float16": "fp16", "fp8": "fp8"},
+}
 _REFUSED = re.compile(r"(?:^|[_/])(t5|bert|ict|retro|vision|vlm|vit|biencoder|retriever)(?=[_./]|$)")
 _NOT_TRAINING = re.compile(
     r"(?:^|[_/])(text_generation|generate|generation|inference|eval|evaluate|evaluation|zeroshot|tasks|multimodal|llava|"
@@ -80,14 +85,24 @@ def _of_optimizer(name: str, *, sharded: bool) -> Remark:
 
 
 @cache
+def _not_read() -> dict[str, Any]:
+    return tomllib.loads((resources.files("autoconfig") / "data" / "megatron_not_modelled.toml").read_text(encoding="utf-8"))
+
+
+@cache
 def not_modelled_arguments() -> dict[str, tuple[Remark, frozenset[str]]]:
     """Name -> (what it changes, values with which it changes nothing)."""
-    table = tomllib.loads((resources.files("autoconfig") / "data" / "megatron_not_modelled.toml").read_text(encoding="utf-8"))
-    rows = {f"--{name}": row for part in table.values() for name, row in part.items()}
+    rows = {f"--{name}": row for part, table in _not_read().items() if part != "refused" for name, row in table.items()}
     return {
         name: (Remark(name, None, row["says"], Effect[row["effect"].upper()]), frozenset(row.get("usual", ())))
         for name, row in rows.items()
     }
+
+
+@cache
+def refused_arguments(kind: str) -> dict[str, str]:
+    """Name -> what a run is that has it and cannot be read: another `job`, or a `model` of another kind."""
+    return {f"--{name}": what for what, names in _not_read()["refused"][kind].items() for name in names}
 
 
 @cache
@@ -186,6 +201,13 @@ class Arguments:
         if not abs(value) < 1e18:
             raise InputError(f"{next(n for n in names if n in self.given)} {text[:40]!r} is not a number")
         return value
+
+    def state(self, *names: str) -> str | None:
+        """The type of optimizer state that the first of these names. Raises InputError for another one."""
+        text = self.text(*names)
+        if text and text not in STATE_TYPES:
+            raise InputError(f"{names[0]} {text[:40]!r}: use one of {', '.join(dict.fromkeys(STATE_TYPES.values()))}")
+        return STATE_TYPES[text] if text else None
 
     def not_used(self) -> tuple[str, ...]:
         """Known arguments that nothing read: data, paths, logging, learning rate, ..."""

@@ -36,7 +36,7 @@ GIVEN_IN_VAIN = ("--tp-comm-overlap", "--fp8-param-gather")
 """Switches that a file may give where they have no effect, so that its plan's own arguments do not hold them."""
 Flags = dict[str, tuple[str, ...]]
 SPELLINGS = {
-    "--tensor-model-parallel-size": ("--model-parallel-size", "--tensor-parallel-size"),
+    "--tensor-model-parallel-size": ("--model-parallel-size",),
     "--expert-model-parallel-size": ("--moe-expert-parallel-size",),
     "--context-parallel-size": ("--ds-sequence-parallel-size",),
     "--micro-batch-size": ("--batch-size",),

@@ -115,11 +115,6 @@ def read_fields(a: Arguments, rows: str) -> dict[str, Any]:
     return {row.value: _read(a, row) for row in _rows() if row.read == rows}
 
 
-def names_of(value: str) -> tuple[str, ...]:
-    """Return every name of the flag by which a field is read."""
-    return next(row.names for row in _rows() if row.read and row.value == value)
-
-
 def _read(a: Arguments, row: Row) -> Any:
     if row.type in ("switch", "absent"):
         return a.has(*row.names) == (row.type == "switch")

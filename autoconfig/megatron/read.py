@@ -10,7 +10,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autoconfig.megatron.argument_list import RELEASES, Arguments, Refusal, name_hint, refusals, release_of, split_arguments
+from autoconfig.megatron.argument_list import (
+    RELEASES,
+    Arguments,
+    Refusal,
+    name_hint,
+    refusals,
+    refused_arguments,
+    release_of,
+    split_arguments,
+)
 from autoconfig.megatron.read_encoders import read_decoder_length
 from autoconfig.megatron.read_model import read_model
 from autoconfig.megatron.read_plan import PlanRead, read_numerics, read_plan, read_seq_length
@@ -136,38 +145,13 @@ def _attention_kernel(a: Arguments, modern: bool) -> str:
     return ""
 
 
-_READ_ELSEWHERE = ("--world-size", "--local-rank", "--rank", "--deepspeed-config", "--nnodes", "--nproc-per-node")
+_READ_ELSEWHERE = ("--local-rank", "--deepspeed-config")
 
 _PARALLELISM = re.compile(
     r"-{1,2}(?!-|(?:rollout|inference|sglang|vllm|eval)-)[a-z0-9-]*-parallel(?:ism)?-(?:size|degree)[ =](?P<size>[^ ]+)"
 )
 """An argument with a degree of parallelism in training."""
 
-_NOT_TRAINING = {
-    "--num-experts-switch": "a model of switch MLPs, whose experts are not counted",
-    "--out-seq-length": "text generation",
-    "--sample-input-file": "text generation",
-    "--text-generate-input-file": "text generation",
-    "--text-generate-output-file": "text generation",
-    "--model-provider": "inference",
-    "--task": "an evaluation task",
-    "--task-list": "an evaluation task",
-    **dict.fromkeys(
-        (
-            "--language-model-type",
-            "--vision-model-type",
-            "--vision-tower",
-            "--disable-vision-class-token",
-            "--patch-size",
-            "--freeze-ViT",
-            "--freeze-clip-vision-tower",
-            "--processor-path",
-            "--vlm-data-config-path",
-            "--px-data-config-path",
-        ),
-        "a multimodal model",
-    ),
-}
 CHECKPOINT = "NV102"
 ONE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
 OPTIMIZERS = ("adam", "sgd")
@@ -262,8 +246,9 @@ def _model_of(
 def _require_training(a: Arguments) -> None:
     """Raises UnsupportedError for other programs, and for an unknown argument with a degree of parallelism: the plan is then
     another one than is read."""
-    if odd := next((name for name in _NOT_TRAINING if a.has(name)), None):
-        raise UnsupportedError(f"{odd}: this is {_NOT_TRAINING[odd]}; only that of decoder-only transformers can be checked")
+    for name, other in refused_arguments("job").items():
+        if a.has(name):
+            raise UnsupportedError(f"{name}: this is {other}; only that of decoder-only transformers can be checked")
     for text in (f"{one.field} {one.value or ''}".strip() for one in a.unknown):
         match = _PARALLELISM.fullmatch(text.replace("_", "-"))
         if match is not None and match["size"] not in ("0", "1"):

@@ -6,54 +6,34 @@ import ast
 import re
 from typing import Any
 
-from autoconfig.megatron.argument_list import Arguments
+from autoconfig.megatron.argument_list import Arguments, refused_arguments
+from autoconfig.megatron.flag_table import missing, read_fields
 from autoconfig.megatron.read_encoders import kind_read, read_stacks
 from autoconfig.megatron.read_vocabulary import vocabulary
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.models.model_numbers import YARN_ORIGINAL, RopeScaling
+from autoconfig.specs.models.model_numbers import RopeScaling
 from autoconfig.specs.models.pattern import parse_pattern, pattern_letters
 from autoconfig.specs.remarks import Effect, Remark
 
-_KINDS = {
-    "a hybrid whose layers are given by ratios": (
-        "--hybrid-attention-ratio",
-        "--hybrid-mlp-ratio",
-        "--full-attention-interval",
-    ),
-    "a hybrid with sizes of MindSpeed's own": ("--mamba-expand", "--mamba-d-conv", "--mamba-d-ssm"),
-    "a model with experts that do nothing (LongCat)": ("--num-zero-experts",),
-    "attention that shares keys between layers": ("--cla-share-factor",),
-    "differential attention": ("--differential-attention",),
-    "a model that a Hugging Face checkpoint decides, and not these arguments,": ("--use-bridge", "--bridge-hf-model"),
-    "a model whose layers differ": ("--heterogeneous-layers-config-path", "--heterogeneous-layers-config-encoded-json"),
-    "a retrieval model": ("--retro-add-retriever",),
-    "attention with a local filter or a router (Yuan 2.0)": ("--use-lf-gate", "--use-attention-router"),
-    "compressed or multi-stream attention (DeepSeek-V4)": (
-        "--kv-compress",
-        "--enable-mhc",
-        "--compress-ratios",
-        "--csa-compress-ratios",
-        "--o-groups",
-        "--n-hash-layers",
-    ),
-    "a run whose arguments lie in a YAML file": ("--yaml-cfg",),
-}
-_REFUSED = {name: kind for kind, names in _KINDS.items() for name in names}
-ROTARY_BASE = 10_000
-"""Megatron-LM's default, like the others here."""
-LATENT = ("--multi-latent-attention", "--multi-head-latent-attention", "--qk-nope-head-dim")
-"""Megatron-LM's word, MindSpeed's older one, and a size that nothing else has (Pai-Megatron-Patch)."""
 ROTARY = (
     "--use-rotary-position-embeddings",
-    "--use-rope",
     "--rope-scaling-factor",
     "--use-llama2-rotary-position-embeddings",
     "--use-mistral-rotary-position-embeddings",
 )
 """Switches of rotary positions: Megatron-LM's, its forks' and Pai-Megatron-Patch's."""
-UNLEARNED = ("--no-position-embedding", "--no-learned-position-embeddings", "--use-alibi-mask")
+UNLEARNED = ("--no-position-embedding", "--use-alibi-mask")
 _POSITIONS = {"rotary": "rope", "absolute": "learned_absolute", "mrope": "rope"}
+ACTIVATIONS = {
+    "--swiglu": ("swiglu", True),
+    "--t5-swiglu": ("swiglu", True),
+    "--squared-relu": ("squared-relu", False),
+    "--geglu": ("geglu", True),
+    "--gelu-tanh": ("geglu", True),  # MindSpeed-LLM, core/transformer/mlp.py: gated, with a GELU by tanh
+    "--quick-geglu": ("geglu", True),
+}
+"""Switch -> (activation, whether it is gated)."""
 _GLU = {"swiglu": ("swiglu", True), "geglu": ("geglu", True), "reglu": ("swiglu", True), "liglu": ("swiglu", True)}
 _GATED_FAMILIES = re.compile("llama|mistral|mixtral|qwen|baichuan")
 """In a program's name: a fork whose own code decides activation, norm and embeddings."""
@@ -61,51 +41,40 @@ MAX_PATTERN = 10_000
 
 
 def read_model(a: Arguments, assumed: list[Remark], program: str = "") -> ModelSpec:
-    """The architecture; `program`: the file that is started, where it is known. Raises InputError for a missing size,
+    """Return the architecture; `program`: the file that is started, where it is known. Raises InputError for a missing size,
     UnsupportedError for what is neither a transformer of like layers nor a hybrid."""
     shared = a.count("--num-unique-layers")
     if shared is not None and shared != a.count("--num-layers"):
         raise UnsupportedError("--num-unique-layers: layers that share their weights cannot be checked")
-    for name, kind in _REFUSED.items():
+    for name, kind in refused_arguments("model").items():
         if a.has(name):
             raise UnsupportedError(f"{name}: {kind} cannot be checked; only decoder-only transformers of like layers can")
     hybrid = _hybrid(a)
     layers = hybrid.get("num_layers") or _needed(a, "--num-layers", "--encoder-num-layers") - len(idle_layers(a))
-    hidden = _needed(a, "--hidden-size")
-    heads = _needed(a, "--num-attention-heads")
-    activation, gated = _activation(a)
-    if activation == "gelu" and (own := _GATED_FAMILIES.search(program.rsplit("/", 1)[-1].lower())):
-        raise UnsupportedError(
-            f"{program.rsplit('/', 1)[-1][:60]} builds a {own[0]} model by itself, and the file gives no --swiglu: what it "
-            "builds cannot be read from the arguments; name the model with --model (see `autoconfig models`), or add --swiglu"
-        )
+    values = read_fields(a, "model")
+    hidden, heads = values["hidden_size"], values["num_attention_heads"]
+    activation, gated = _activation(a, program)
     # Megatron's default: 4 h; with SwiGLU 8/3 h, down to a multiple of 64
     usual = max(64, int(4 * hidden * 2 / 3) // 64 * 64) if gated else 4 * hidden
-    kv_channels = a.count("--kv-channels")
-    if kv_channels is None and hidden % heads:
+    if values["kv_channels"] is None and hidden % heads:
         raise InputError(
             f"--hidden-size {hidden} is not a multiple of --num-attention-heads {heads}; change one or give --kv-channels"
         )
-    values: dict[str, Any] = {
+    values |= {
         "num_layers": layers,
-        "hidden_size": hidden,
-        "num_attention_heads": heads,
         "activation": activation,
         "gated_linear_unit": gated,
-        "kv_channels": kv_channels or hidden // heads,
+        "kv_channels": values["kv_channels"] or hidden // heads,
         "num_query_groups": _query_groups(a, heads, assumed),
-        "ffn_hidden_size": a.count("--ffn-hidden-size", "--intermediate-size") or usual,
-        **_norm_and_positions(a, assumed),
-        **_biases(a),
+        "ffn_hidden_size": values["ffn_hidden_size"] or usual,
+        **_norm_and_positions(a, values["multi_latent_attention"], assumed),
+        "attention_sinks": a.text("--softmax-type") == "learnable",
     }
-    if a.has(*LATENT):
-        values |= _latent_attention(a, heads)
-    values |= _indexer(a, assumed)
+    if values["multi_latent_attention"]:  # the latents' own norms, which every such model has, are no norms of q and k
+        values |= {"qk_layernorm": False, "num_query_groups": heads, **read_fields(a, "latent")}
+    values |= _indexer(a, values["multi_latent_attention"], assumed)
     values |= _experts(a, values, assumed)
     values |= _window(a)
-    values["mtp_num_layers"] = a.whole("--mtp-num-layers") or 0
-    values["mtp_use_repeated_layer"] = a.has("--mtp-use-repeated-layer")
-    values["attention_output_gate"] = a.has("--attention-output-gate")
     values |= hybrid
     if (stacks := kind_read(a, program)) is not None:
         values |= read_stacks(a, stacks, values, assumed)
@@ -117,17 +86,6 @@ def read_model(a: Arguments, assumed: list[Remark], program: str = "") -> ModelS
 
 
 PATTERNS = ("--hybrid-layer-pattern", "--hybrid-override-pattern")
-RECURRENT_SIZES = {
-    "mamba": {"mamba_num_heads": 0, "mamba_head_dim": 64, "mamba_state_dim": 128, "mamba_num_groups": 8},
-    "gdn": {
-        "linear_num_key_heads": 16,
-        "linear_num_value_heads": 32,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128,
-        "linear_conv_kernel_dim": 4,
-    },
-}
-"""Sizes of recurrent layers with Megatron-LM's defaults; 0: 2 h over the head's width."""
 
 
 def _hybrid(a: Arguments) -> dict[str, Any]:
@@ -153,10 +111,10 @@ def _hybrid(a: Arguments) -> dict[str, Any]:
         "num_layers": len(pattern.layers),
         "mtp_num_layers": pattern.depths,
     }
-    for kind, sizes in RECURRENT_SIZES.items():
+    for kind in ("mamba", "gdn"):
         if kind in (*pattern.layers, *pattern.mtp):
-            values |= {name: a.count(f"--{name.replace('_', '-')}") or default for name, default in sizes.items()}
-    if values.get("mamba_num_heads") == 0:
+            values |= read_fields(a, kind)
+    if values.get("mamba_num_heads") == 0:  # twice the hidden size over the head's width
         values["mamba_num_heads"] = 2 * _needed(a, "--hidden-size") // values["mamba_head_dim"]
     return values
 
@@ -174,30 +132,29 @@ def idle_layers(a: Arguments) -> frozenset[int]:
 def _needed(a: Arguments, *names: str) -> int:
     number = a.count(*names)
     if number is None:
-        raise InputError(f"{names[0]} is not in the file; add it, or name the model with --model (see `autoconfig models`)")
+        raise missing(names[0])
     return number
 
 
-def _activation(a: Arguments) -> tuple[str, bool]:
-    chosen: list[tuple[str, bool]] = []
+def _activation(a: Arguments, program: str) -> tuple[str, bool]:
+    """Return the activation, and whether it is gated. Raises UnsupportedError for a program that brings one of its own."""
+    chosen = {meaning for name, meaning in ACTIVATIONS.items() if a.has(name)}
     clamped = a.has("--activation-func-clamp-value", "--glu-linear-offset")  # gpt-oss: ModelSpec calls it swiglu
-    for name, meaning in (
-        ("--swiglu", ("swiglu", True)),
-        ("--t5-swiglu", ("swiglu", True)),
-        ("--squared-relu", ("squared-relu", False)),
-        ("--geglu", ("geglu", True)),
-        ("--gelu-tanh", ("geglu", True)),  # MindSpeed-LLM, core/transformer/mlp.py: gated, with a GELU by tanh
-        ("--quick-geglu", ("swiglu" if clamped else "geglu", True)),
-    ):
-        if a.has(name):
-            chosen.append(meaning)
+    if clamped and a.has("--quick-geglu"):
+        chosen = {*(chosen - {ACTIVATIONS["--quick-geglu"]}), ACTIVATIONS["--swiglu"]}
     if glu := a.text("--glu-activation"):
         if glu not in _GLU:
             raise InputError(f"--glu-activation {glu[:40]!r}: use one of {', '.join(_GLU)}")
-        chosen.append(_GLU[glu])
-    if len(set(chosen)) > 1:
+        chosen.add(_GLU[glu])
+    if len(chosen) > 1:
         raise InputError("contradictory activations: give one of --swiglu, --squared-relu, --quick-geglu, --glu-activation")
-    return chosen[0] if chosen else ("gelu", False)
+    name = program.rsplit("/", 1)[-1]
+    if not chosen and (own := _GATED_FAMILIES.search(name.lower())):
+        raise UnsupportedError(
+            f"{name[:60]} builds a {own[0]} model by itself, and the file gives no --swiglu: what it "
+            "builds cannot be read from the arguments; name the model with --model (see `autoconfig models`), or add --swiglu"
+        )
+    return chosen.pop() if chosen else ("gelu", False)
 
 
 def _query_groups(a: Arguments, heads: int, assumed: list[Remark]) -> int:
@@ -214,7 +171,7 @@ def _query_groups(a: Arguments, heads: int, assumed: list[Remark]) -> int:
     return groups or heads
 
 
-def _norm_and_positions(a: Arguments, assumed: list[Remark]) -> dict[str, Any]:
+def _norm_and_positions(a: Arguments, latent: bool, assumed: list[Remark]) -> dict[str, Any]:
     norm = (a.text("--normalization") or ("RMSNorm" if a.has("--use-rms-norm") else "LayerNorm")).lower()
     names = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
     if norm not in names:
@@ -225,7 +182,7 @@ def _norm_and_positions(a: Arguments, assumed: list[Remark]) -> dict[str, Any]:
     elif a.has(*UNLEARNED) and position == "learned_absolute":
         position = "none"
     position = _POSITIONS.get(position.removeprefix("PositionEmbeddingType."), position)
-    if a.has(*LATENT) and position == "rope":
+    if latent and position == "rope":
         position = a.text("--rope-type") or "yarn"
     most = a.count("--max-position-embeddings")
     if most is None:
@@ -236,78 +193,33 @@ def _norm_and_positions(a: Arguments, assumed: list[Remark]) -> dict[str, Any]:
         "position_embedding_type": position,
         **_rotary(a, position),
         "max_position_embeddings": most,
-        "embedding_layernorm": a.has("--embed-layernorm"),
-        "parallel_attention": a.has("--parallel-attn"),
     }
 
 
 def _rotary(a: Arguments, position: str) -> dict[str, Any]:
-    given = a.number("--rotary-base", "--rope-theta", "--rotary-position-embeddings-theta")
-    percent = a.number("--rotary-percent")
-    scaling = _rope_scaling(a, position)
+    values, scaling = read_fields(a, "rotary"), _rope_scaling(a, position)
     if position not in ("rope", "yarn"):
         return {}
-    return {
-        "rotary_base": ROTARY_BASE if given is None else int(given),
-        "rotary_percent": 1.0 if percent is None else percent,
-        "rope_scaling": scaling,
-    }
+    return values | {"rotary_base": int(values["rotary_base"]), "rope_scaling": scaling}
 
 
 def _rope_scaling(a: Arguments, position: str) -> RopeScaling | None:
     llama3, stretch = a.has("--use-rope-scaling"), a.number("--rope-scaling-factor")
-    interpolated = a.number("--rotary-seq-len-interpolation-factor")
-    factor, original = a.number("--rotary-scaling-factor"), a.count("--yarn-original-max-position-embeddings")
-    mscale, all_dim = a.number("--mscale"), a.number("--mscale-all-dim")
-    truncate = not a.has("--no-yarn-correction-range-round-to-int")
+    interpolated, yarn = a.number("--rotary-seq-len-interpolation-factor"), read_fields(a, "yarn")
     a.has("--yarn-correction-range-round-to-int", "--yarn-beta-fast", "--yarn-beta-slow")
     if position == "yarn":
-        return RopeScaling(
-            type="yarn",
-            factor=1.0 if factor is None else factor,
-            original_max_position_embeddings=original or YARN_ORIGINAL,
-            mscale=1.0 if mscale is None else mscale,
-            mscale_all_dim=all_dim or 0.0,
-            truncate=truncate,
-        )
+        return RopeScaling(type="yarn", **yarn)
     if llama3:
         return RopeScaling(type="llama3", factor=8.0 if stretch is None else stretch)
     return RopeScaling(type="linear", factor=interpolated) if interpolated else None
 
 
-def _biases(a: Arguments) -> dict[str, Any]:
-    linear = not a.has("--disable-bias-linear", "--no-add-bias-linear", "--disable-add-bias-linear")
-    return {
-        "add_bias_linear": linear,
-        "add_qkv_bias": a.has("--add-qkv-bias"),
-        "qk_layernorm": a.has("--qk-layernorm"),
-        "untie_embeddings_and_output_weights": a.has("--untie-embeddings-and-output-weights", "--no-tie-embed-logits"),
-        "attention_sinks": a.text("--softmax-type") == "learnable",
-    }
-
-
-def _latent_attention(a: Arguments, heads: int) -> dict[str, Any]:
-    def size(default: int, *names: str) -> int:
-        return a.count(*names) or default
-
-    return {
-        "multi_latent_attention": True,
-        "qk_layernorm": False,  # the latents' own norms, which every such model has
-        "num_query_groups": heads,
-        "q_lora_rank": a.count("--q-lora-rank"),
-        "kv_lora_rank": size(32, "--kv-lora-rank"),
-        "qk_head_dim": size(128, "--qk-head-dim", "--qk-nope-head-dim"),
-        "qk_pos_emb_head_dim": size(64, "--qk-pos-emb-head-dim", "--qk-rope-head-dim"),
-        "v_head_dim": size(128, "--v-head-dim"),
-    }
-
-
-def _indexer(a: Arguments, assumed: list[Remark]) -> dict[str, Any]:
-    """Sparse attention. Raises UnsupportedError for another variant, and for layers that take over keys chosen before them."""
+def _indexer(a: Arguments, latent: bool, assumed: list[Remark]) -> dict[str, Any]:
+    """Return sparse attention. Raises UnsupportedError for another variant, and for layers that take over chosen keys."""
     variant = a.text("--experimental-attention-variant")
     if variant is None:
         return {}
-    if variant != "dsa" or not a.has(*LATENT):
+    if variant != "dsa" or not latent:
         raise UnsupportedError(
             f"--experimental-attention-variant {variant[:40]}: an experimental attention cannot be checked; dsa with "
             "--multi-latent-attention can"
@@ -318,12 +230,7 @@ def _indexer(a: Arguments, assumed: list[Remark]) -> dict[str, Any]:
         why = "priced with cudnn or tilelang, and with --dsa-indexer-use-sparse-loss"
         without = "without them every score of sparse attention is kept, and memory and time are far larger"
         assumed.append(Remark("--dsa-kernel-backend", None, f"{why}: {without}", Effect.MORE_MEMORY))
-    return {
-        "dsa_indexer_n_heads": _needed(a, "--dsa-indexer-n-heads"),
-        "dsa_indexer_head_dim": _needed(a, "--dsa-indexer-head-dim"),
-        "dsa_indexer_topk": _needed(a, "--dsa-indexer-topk"),
-        "dsa_indexer_rope_interleaved": a.has("--dsa-indexer-rope-interleaved"),
-    }
+    return read_fields(a, "sparse")
 
 
 def _experts(a: Arguments, values: dict[str, Any], assumed: list[Remark]) -> dict[str, Any]:
@@ -335,17 +242,14 @@ def _experts(a: Arguments, values: dict[str, Any], assumed: list[Remark]) -> dic
         return {}
     deepspeed = a.has("--topk", "--expert-interval", "--moe-expert-parallel-size")
     one = deepspeed or a.has("--moe-num-experts")
+    fields = read_fields(a, "experts")
+    width = fields["moe_ffn_hidden_size"] or values["ffn_hidden_size"]
     freq = _layer_frequency(a, values["num_layers"], deepspeed)
-    topk = a.count("--moe-router-topk", "--topk", "--moe-top-k", "--moe-topk") or (1 if one else 2)
-    width = a.count("--moe-ffn-hidden-size", "--moe-intermediate-size") or values["ffn_hidden_size"]
-    return {
+    return fields | {
         "num_moe_experts": experts,
-        "moe_router_topk": topk,
+        "moe_router_topk": fields["moe_router_topk"] or (1 if one else 2),
         "moe_ffn_hidden_size": width,
         "moe_shared_expert_intermediate_size": _shared_width(a, width, assumed),
-        "moe_shared_expert_gate": a.has("--moe-shared-expert-gate", "--moe-use-shared-expert-gate", "--shared-expert-gate"),
-        "moe_router_enable_expert_bias": a.has("--moe-router-enable-expert-bias"),
-        "moe_latent_size": a.count("--moe-latent-size"),
         "moe_layer_freq": freq,
         **(_expert_biases(freq) if values["add_bias_linear"] else {}),
     }
@@ -399,18 +303,19 @@ def read_pattern(text: str, name: str) -> int | list[int]:
 
 
 def _pattern(node: ast.expr) -> int | list[int]:
-    if isinstance(node, ast.Constant) and type(node.value) is int and 0 <= node.value <= MAX_PATTERN:
-        return node.value
-    if isinstance(node, ast.List):
-        values = [_pattern(item) for item in node.elts]
-        if all(isinstance(value, int) for value in values):
-            return [value for value in values if isinstance(value, int)]
-    if isinstance(node, ast.BinOp):
-        left, right = _pattern(node.left), _pattern(node.right)
-        if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
-            return left + right
-        if isinstance(node.op, ast.Mult):
-            items, times = (left, right) if isinstance(left, list) else (right, left)
+    match node:
+        case ast.Constant(value=int(number)) if not isinstance(number, bool) and 0 <= number <= MAX_PATTERN:
+            return number
+        case ast.List(elts=elements):
+            values = [_pattern(element) for element in elements]
+            if all(isinstance(value, int) for value in values):
+                return [value for value in values if isinstance(value, int)]
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            first, second = _pattern(left), _pattern(right)
+            if isinstance(first, list) and isinstance(second, list):
+                return first + second
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            items, times = sorted((_pattern(left), _pattern(right)), key=lambda value: isinstance(value, int))
             if isinstance(items, list) and isinstance(times, int) and len(items) * times <= MAX_PATTERN:
                 return items * times
     raise ValueError(f"not a pattern: {ast.dump(node)[:60]}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 
 from autoconfig.megatron.argument_list import Arguments
+from autoconfig.megatron.flag_table import read_fields
 from autoconfig.megatron.read_model import PATTERNS, idle_layers
 from autoconfig.specs.errors import InputError, PlanError, UnsupportedError
 from autoconfig.specs.layouts import layout_text
@@ -58,11 +60,6 @@ FOR_EMBEDDING, FOR_LOSS = "--account-for-embedding-in-pipeline-split", "--accoun
 SCHEDULE = "--step-batch-size-schedule"
 _SUFFIXES = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _ENTRY = re.compile(r"([0-9.]+)([KMBT]?):([0-9.]+)([KMBT]?)", re.IGNORECASE)
-_DROPOUT = 0.1
-_STATE_TYPES = {
-    **{"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16"},
-    **{"fp16": "fp16", "float16": "fp16", "fp8": "fp8"},
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,24 +75,21 @@ class PlanRead:
 
 
 def read_plan(a: Arguments, model: ModelSpec, num_gpus: int, assumed: list[Remark]) -> PlanRead:
-    """The plan on so many GPUs. Raises InputError for contradictory arguments; what breaks a rule is not an error here."""
-    tp = a.count("--tensor-model-parallel-size", "--model-parallel-size", "--tensor-parallel-size") or 1
-    pp = a.count("--pipeline-model-parallel-size") or 1
+    """Return the plan on so many GPUs. Raises InputError for contradictory arguments; what breaks a rule is no error here."""
+    degrees = read_fields(a, "degrees")
+    tp, pp = degrees["tp"], degrees["pp"]
     if a.has("--no-pipeline-parallel") and pp > 1:
         raise InputError(f"--no-pipeline-parallel contradicts --pipeline-model-parallel-size {pp}; drop one of them")
-    cp = a.count("--context-parallel-size", "--ds-sequence-parallel-size") or 1
-    dp = max(1, num_gpus // (tp * pp * cp))
+    dp = max(1, num_gpus // (tp * pp * degrees["cp"]))
     split, vpp, first, last = _stages(a, model, pp, assumed)
     mbs, batch = read_batch(a, dp, assumed)
     dist_opt, fsdp = _sharding(a, assumed)
     share = a.number("--optimizer-offload-fraction")
     plan = TrainPlan(
-        tp=tp,
-        pp=pp,
+        **degrees,
         dp=dp,
         mbs=mbs,
         vpp=vpp,
-        cp=cp,
         ep=_experts_over(a, model, dp, assumed),
         etp=_expert_tensor(a, model, tp, assumed),
         sp=_sequence_parallel(a, tp, assumed),
@@ -123,12 +117,27 @@ def _says(model: ModelSpec, plan: TrainPlan, split: PipelineSplit) -> bool:
 def _stages(
     a: Arguments, model: ModelSpec, pp: int, assumed: list[Remark]
 ) -> tuple[PipelineSplit | None, int, int | None, int | None]:
-    """(split, vpp, first, last); the ways of saying them exclude each other."""
+    """Return (split, vpp, first, last); the ways of saying them exclude each other."""
     pattern = a.text(*PATTERNS)
     if pattern is not None and "|" in pattern:
         split, vpp, first, last = _with_ends(_split_of_pattern(a, pattern, pp), model, assumed)
         halves = any(layers % (vpp * model.sublayers_per_layer) for layers in split.layers)
         return None if split.even_inside and not halves else split, vpp, first, last
+    accounts = _accounts(a)
+    if (placed := _placed(a, model, pp)) is not None:
+        return _with_ends(placed, model, assumed)
+    vpp = a.count(CHUNKS_PER_RANK, "--virtual-pipeline-model-parallel-size") or 1
+    chunk = a.count(LAYERS_PER_CHUNK)
+    if chunk is not None:
+        vpp = _chunks(model.num_layers + len(accounts), pp, chunk)
+    if accounts:
+        split = split_by_accounting(model.num_layers, pp, vpp, embedding=FOR_EMBEDDING in accounts, loss=FOR_LOSS in accounts)
+        return _with_ends(split, model, assumed)
+    return None, vpp, a.count(FIRST), a.count(LAST)
+
+
+def _accounts(a: Arguments) -> list[str]:
+    """Return the ends of the model that count as layers. Raises InputError for ways to place layers that exclude each other."""
     ways = [name for name in (LAYERS_PER_CHUNK, CHUNKS_PER_RANK, LAYOUT) if a.has(name)]
     if len(ways) > 1:
         raise InputError(f"contradictory: {' and '.join(ways)} are given together (NV038); Megatron-LM takes one of them")
@@ -136,60 +145,62 @@ def _stages(
     accounts = [name for name in (FOR_EMBEDDING, FOR_LOSS) if a.has(name)]
     if ends and accounts:
         raise InputError(f"contradictory: {ends[0]} and {accounts[0]} exclude each other (NV028); drop one of them")
+    if LAYOUT in ways and (ends or accounts):
+        raise InputError(f"contradictory: {LAYOUT} excludes {(ends + accounts)[0]} (NV029); drop one of them")
+    if LAYERS_PER_CHUNK in ways and ends:
+        raise InputError(f"contradictory: {LAYERS_PER_CHUNK} with {ends[0]}; use {CHUNKS_PER_RANK} with uneven stages")
+    return accounts
+
+
+def _placed(a: Arguments, model: ModelSpec, pp: int) -> PipelineSplit | None:
+    """Return the split of a file that places every layer: by a layout, DeepSpeed's own or MindSpeed's lists."""
     layout = a.text(LAYOUT)
     if layout is not None:
-        if ends or accounts:
-            raise InputError(f"contradictory: {LAYOUT} excludes {(ends + accounts)[0]} (NV029); drop one of them")
-        split = split_of_layout(layout, pp, model.num_layers, model.mtp_num_layers)
-        return _with_ends(split, model, assumed)
+        return split_of_layout(layout, pp, model.num_layers, model.mtp_num_layers)
     if a.has("--deepspeed") and pp > 1:
-        return _with_ends(_deepspeed_split(a, model.num_layers, pp), model, assumed)
-    if (placed := _mindspeed_split(a, model, pp)) is not None:
-        return _with_ends(placed, model, assumed)
-    vpp = a.count(CHUNKS_PER_RANK, "--virtual-pipeline-model-parallel-size") or 1
-    chunk = a.count(LAYERS_PER_CHUNK)
-    if chunk is not None:
-        counted = model.num_layers + len(accounts)
-        if ends:
-            raise InputError(f"contradictory: {LAYERS_PER_CHUNK} with {ends[0]}; use {CHUNKS_PER_RANK} with uneven stages")
-        if counted % pp:
-            raise InputError(f"{counted} layers do not divide over --pipeline-model-parallel-size {pp} (NV024)")
-        if counted % (pp * chunk):
-            raise InputError(
-                f"{LAYERS_PER_CHUNK} {chunk}: {counted} layers over {pp} stages are no multiple of {chunk} layers (NV044); "
-                f"use a divisor of {counted // pp}"
-            )
-        vpp = counted // pp // chunk
-    if accounts:
-        split = split_by_accounting(model.num_layers, pp, vpp, embedding=FOR_EMBEDDING in accounts, loss=FOR_LOSS in accounts)
-        return _with_ends(split, model, assumed)
-    return None, vpp, a.count(FIRST), a.count(LAST)
+        return _deepspeed_split(a, model.num_layers, pp)
+    return _mindspeed_split(a, model, pp)
+
+
+def _chunks(layers: int, pp: int, chunk: int) -> int:
+    """Return the chunks of a stage in which so many layers each lie. Raises InputError where they do not divide."""
+    if layers % pp:
+        raise InputError(f"{layers} layers do not divide over --pipeline-model-parallel-size {pp} (NV024)")
+    if layers % (pp * chunk):
+        raise InputError(
+            f"{LAYERS_PER_CHUNK} {chunk}: {layers} layers over {pp} stages are no multiple of {chunk} layers (NV044); "
+            f"use a divisor of {layers // pp}"
+        )
+    return layers // pp // chunk
 
 
 def _mindspeed_split(a: Arguments, model: ModelSpec, pp: int) -> PipelineSplit | None:
-    """The split that MindSpeed's --num-layer-list (Yuan's blocks) gives, or its --noop-layers, which fill stages."""
+    """Return the split that MindSpeed's --num-layer-list (Yuan's blocks) gives, or its --noop-layers, which fill stages."""
     idle, text = idle_layers(a), a.text("--num-layer-list", "--pipeline-model-parallel-blocks")
+    total = model.num_layers + len(idle)
     if text is not None:
-        words = text.replace(" ", "").split(",")
-        if not all(word.isdigit() and len(word) < 7 for word in words) or len(words) != pp:
-            raise InputError(f"--num-layer-list {text[:40]!r}: write the layers of each of the {pp} stages, with commas")
-        sizes = [int(word) for word in words]
-        if sum(sizes) != model.num_layers + len(idle):
-            raise InputError(f"--num-layer-list {text[:40]!r} adds to {sum(sizes)}, not to the {model.num_layers} layers")
-        starts = [sum(sizes[:rank]) for rank in range(pp)]
-        chunks = [(rank, range(start, start + size)) for rank, start, size in zip(range(pp), starts, sizes, strict=True)]
-        vpp = 1
+        vpp, chunks = 1, _listed_chunks(text, pp, model.num_layers, total)
     elif idle and pp > 1:
-        total = model.num_layers + len(idle)
         each = a.count(LAYERS_PER_CHUNK) or total // pp // (a.count(CHUNKS_PER_RANK) or 1)
         if not each or total % (pp * each):
             raise InputError(f"{total} layers, --noop-layers among them, are no multiple of {pp} stages x {each} (NV044)")
         vpp = total // pp // each
-        chunks = [(at % pp, range(at * each, (at + 1) * each)) for at in range(pp * vpp)]
+        chunks = [range(at * each, (at + 1) * each) for at in range(pp * vpp)]
     else:
         return None
-    held = [sum(layer not in idle for on, span in chunks if on == rank for layer in span) for rank in range(pp)]
+    held = [sum(layer not in idle for chunk in chunks[rank::pp] for layer in chunk) for rank in range(pp)]
     return PipelineSplit(vpp=vpp, layers=tuple(held))
+
+
+def _listed_chunks(text: str, pp: int, layers: int, total: int) -> list[range]:
+    """Return the layers of each stage by a list of their numbers. Raises InputError for another list."""
+    words = text.replace(" ", "").split(",")
+    if not all(word.isdigit() and len(word) < 7 for word in words) or len(words) != pp:
+        raise InputError(f"--num-layer-list {text[:40]!r}: write the layers of each of the {pp} stages, with commas")
+    sizes = [int(word) for word in words]
+    if sum(sizes) != total:
+        raise InputError(f"--num-layer-list {text[:40]!r} adds to {sum(sizes)}, not to the {layers} layers")
+    return [range(end - size, end) for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
 
 
 def _split_of_pattern(a: Arguments, text: str, pp: int) -> PipelineSplit:
@@ -229,7 +240,7 @@ def _experts_over(a: Arguments, model: ModelSpec, dp: int, assumed: list[Remark]
         if given > 1:
             raise InputError(f"--expert-model-parallel-size {given} without --num-experts; drop it or give the experts")
         return 1
-    if given is None and model.is_moe and a.has("--expert-parallel", "--moe-expert-model-parallelism"):
+    if given is None and model.is_moe and a.has("--moe-expert-model-parallelism"):
         given = min(dp, model.num_moe_experts or 1)
         assumed.append(Remark("expert parallelism", given, "--expert-parallel spreads the experts over data parallelism"))
     return given or 1
@@ -257,66 +268,77 @@ def _sequence_parallel(a: Arguments, tp: int, assumed: list[Remark]) -> bool:
 
 
 def _sharding(a: Arguments, assumed: list[Remark]) -> tuple[bool, int]:
-    """(distributed optimizer, fsdp stage)."""
+    """Return (distributed optimizer, fsdp stage)."""
     dist_opt = a.has("--use-distributed-optimizer")
-    if a.has("--use-torch-fsdp2") and a.has(*MEGATRON_FSDP):
+    torch, megatron = a.has("--use-torch-fsdp2"), a.has(*MEGATRON_FSDP)
+    if torch and megatron:
         raise InputError("contradictory: --use-torch-fsdp2 and --use-megatron-fsdp (NV109); drop one of them")
-    if a.has("--use-torch-fsdp2"):
+    if torch:
         return False, 2 if a.has("--torch-fsdp2-no-reshard-after-forward") else 3
-    if a.has(*MEGATRON_FSDP):
-        strategy = a.text("--data-parallel-sharding-strategy") or "no_shard"
-        if strategy not in _SHARDING:
-            raise InputError(f"--data-parallel-sharding-strategy {strategy[:40]!r}: use one of {', '.join(_SHARDING)}")
-        stage = _SHARDING[strategy]
-        priced = f"torch FSDP2 of ZeRO stage {stage}" if stage > 1 else ("plain data parallelism", "a sharded optimizer")[stage]
-        assumed.append(note(f"read as Megatron-FSDP, {strategy}: legality as Megatron has it, priced as {priced}"))
-        return (False, stage) if stage > 1 else (stage == 1, 0)
-    if a.has("--deepspeed"):
-        zero = a.whole("--zero-stage")
-        if zero is None:
-            zero = 1
-            assumed.append(Remark("--zero-stage", zero, "the DeepSpeed configuration file is not read"))
-        elif not 0 <= zero <= 3:
-            raise InputError(f"--zero-stage {zero}: use 0 to 3")
-        return (False, zero) if zero > 1 else (zero == 1, 0)
-    return dist_opt, 0
+    if not megatron and not a.has("--deepspeed"):
+        return dist_opt, 0
+    stage = _megatron_stage(a, assumed) if megatron else _zero_stage(a, assumed)
+    return (False, stage) if stage > 1 else (stage == 1, 0)
+
+
+def _megatron_stage(a: Arguments, assumed: list[Remark]) -> int:
+    """Return the ZeRO stage of Megatron-FSDP. Raises InputError for another word."""
+    strategy = a.text("--data-parallel-sharding-strategy") or "no_shard"
+    if strategy not in _SHARDING:
+        raise InputError(f"--data-parallel-sharding-strategy {strategy[:40]!r}: use one of {', '.join(_SHARDING)}")
+    stage = _SHARDING[strategy]
+    priced = f"torch FSDP2 of ZeRO stage {stage}" if stage > 1 else ("plain data parallelism", "a sharded optimizer")[stage]
+    assumed.append(note(f"read as Megatron-FSDP, {strategy}: legality as Megatron has it, priced as {priced}"))
+    return stage
+
+
+def _zero_stage(a: Arguments, assumed: list[Remark]) -> int:
+    """Return DeepSpeed's stage. Raises InputError for one that there is not."""
+    stage = a.whole("--zero-stage")
+    if stage is None:
+        assumed.append(Remark("--zero-stage", 1, "the DeepSpeed configuration file is not read"))
+        return 1
+    if not 0 <= stage <= 3:
+        raise InputError(f"--zero-stage {stage}: use 0 to 3")
+    return stage
 
 
 def read_recompute(a: Arguments, assumed: list[Remark]) -> Recompute:
-    """Recomputation in the words of 2020 (--checkpoint-activations) to today. Raises InputError for what excludes itself."""
-    granularity = a.text("--recompute-granularity")
-    short = a.has("--recompute-activations")
+    """Return recomputation in the words of 2020 to today. Raises InputError for what excludes itself."""
+    granularity, short = a.text("--recompute-granularity"), a.has("--recompute-activations")
     old_method = a.text("--activations-checkpoint-method")
     old = a.has("--checkpoint-activations") or old_method is not None
     if short and granularity == "full":
         raise InputError("--recompute-activations (selective) contradicts --recompute-granularity full; drop one of them")
     if old and (short or granularity not in (None, "full")):
         raise InputError("--checkpoint-activations is an older spelling of --recompute-granularity full; give one of them")
-    if granularity == "full" and a.text("--recompute-method") == "block" and a.text("--recompute-num-layers") == "0":
+    whole, method = granularity == "full", a.text("--recompute-method") if old or granularity == "full" else None
+    if whole and method == "block" and a.text("--recompute-num-layers") == "0":
         return NONE  # the first 0 layers of a stage (transformer_block.py)
     count = a.count("--recompute-num-layers", "--activations-checkpoint-num-layers", "--checkpoint-num-layers") or 1
     if old:
-        named = old_method or a.text("--recompute-method") or "uniform"
-        return Recompute("full", (), _method(named, "--activations-checkpoint-method"), count)
-    if granularity == "full":
-        method = a.text("--recompute-method")
-        if method is None:
-            raise InputError("--recompute-granularity full needs --recompute-method uniform or block (NV111)")
-        return Recompute("full", (), _method(method, "--recompute-method"), count)
+        return Recompute("full", (), _method(old_method or method or "uniform", "--activations-checkpoint-method"), count)
+    if whole and method is None:
+        raise InputError("--recompute-granularity full needs --recompute-method uniform or block (NV111)")
+    if whole:
+        return Recompute("full", (), _method(method or "", "--recompute-method"), count)
     if granularity == "selective" or short:
-        if a.has("--recompute-method"):
-            raise InputError("--recompute-method contradicts selective recomputation (NV110); drop it")
-        modules = tuple(word for text in a.texts("--recompute-modules") for word in text.replace(",", " ").split())
-        if not modules:
-            modules = ("core_attn",)
-            if a.has("--recompute-modules"):
-                return NONE
-        return Recompute("selective", modules)
+        return _selective(a)
     if granularity not in (None, "none"):
         raise InputError(f"--recompute-granularity {granularity[:40]!r}: use full or selective")
     if a.has("--recompute-modules"):
         assumed.append(Remark("--recompute-modules", None, "no effect without --recompute-granularity selective"))
     return NONE
+
+
+def _selective(a: Arguments) -> Recompute:
+    """Return recomputation by modules. Raises InputError beside a method of full recomputation."""
+    if a.has("--recompute-method"):
+        raise InputError("--recompute-method contradicts selective recomputation (NV110); drop it")
+    modules = tuple(word for text in a.texts("--recompute-modules") for word in text.replace(",", " ").split())
+    if not modules and a.has("--recompute-modules"):
+        return NONE
+    return Recompute("selective", modules or ("core_attn",))
 
 
 def _method(text: str, name: str) -> str:
@@ -373,27 +395,21 @@ def read_seq_length(a: Arguments) -> int:
 
 
 def read_numerics(a: Arguments, model: ModelSpec, assumed: list[Remark]) -> Numerics:
-    """Types and dropout, with Megatron's defaults. Raises InputError for types that contradict each other."""
+    """Return types and dropout, with Megatron's defaults. Raises InputError for types that contradict each other."""
     if a.has("--fp16") and a.has("--bf16"):
         raise InputError("--fp16 and --bf16 are given together; drop one of them")
     precision, recipe = _precision(a, assumed)
-    hidden, attention = a.number("--hidden-dropout"), a.number("--attention-dropout")
     capacity = a.number("--moe-expert-capacity-factor", "--moe-train-capacity-factor")
     if capacity is None and a.has("--topk", "--expert-interval") and model.is_moe:
         capacity = 1.0  # Megatron-DeepSpeed's default
     return Numerics(
+        **read_fields(a, "numerics"),
         precision=precision,
         fp8_recipe=recipe,
         fp8_param_gather=precision in _QUANTISED and a.has(f"--{_QUANTISED[precision]}-param-gather"),
         grad_reduce_dtype=_gradients(a, precision),
-        main_params_dtype=_state(a, "--main-params-dtype"),
-        exp_avg_dtype=_state(a, "--exp-avg-dtype"),
-        exp_avg_sq_dtype=_state(a, "--exp-avg-sq-dtype"),
-        hidden_dropout=_DROPOUT if hidden is None else hidden,
-        attention_dropout=_DROPOUT if attention is None else attention,
         moe_capacity_factor=capacity if capacity and capacity > 0 else None,
         moe_imbalance=1.0 if model.is_moe and a.has("--moe-router-force-load-balancing") else None,
-        deterministic=a.has("--deterministic-mode"),
     )
 
 
@@ -409,10 +425,3 @@ def _gradients(a: Arguments, precision: str) -> str:
     if halved or kept:
         return "bf16"
     return "bf16" if precision == "fp16" and not whole and not a.has("--main-grads-dtype") else "fp32"
-
-
-def _state(a: Arguments, name: str) -> str:
-    text = a.text(name) or "fp32"
-    if text not in _STATE_TYPES:
-        raise InputError(f"{name} {text[:40]!r}: use one of fp32, bf16, fp16, fp8")
-    return _STATE_TYPES[text]

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from autoconfig.megatron.argument_list import Arguments
-from autoconfig.megatron.flag_table import Argument, Facts, written
+from autoconfig.megatron.flag_table import Argument, Facts, read_fields, written
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.remarks import Remark
@@ -39,33 +39,33 @@ def switch_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
 
 
 def read_switches(a: Arguments, scenario: Scenario, assumed: list[Remark], *, modern: bool) -> GivenSettings:
-    """What the arguments say; of today's Megatron-LM (`modern`) an absent one is Megatron's default, of other software the
-    stack's. Raises InputError for values that Megatron does not know."""
+    """Return what the arguments say; of today's Megatron-LM (`modern`) an absent one is Megatron's default, of other software
+    the stack's. Raises InputError for values that Megatron does not know."""
     off = OFF if modern else dict.fromkeys(OFF)
-    moe = scenario.model.is_moe
+    dispatcher = _dispatcher(a, scenario.model.is_moe and modern, assumed)
+    of_experts, graphs = read_fields(a, "of_experts"), _graphs(a)
+    a.has("--moe-permute-fusion", "--delay-wgrad-compute", "--no-check-for-nan-in-loss-and-grad")
+    said = {**of_experts, **read_fields(a, "switches"), "cuda_graphs": graphs, "dispatcher": dispatcher}
+    values: dict[str, Any] = {name: off.get(name) if value is None or value is False else value for name, value in said.items()}
+    if not scenario.model.is_moe:
+        values |= dict.fromkeys((*of_experts, "dispatcher"))
+    return GivenSettings(**values)
+
+
+def _dispatcher(a: Arguments, needed: bool, assumed: list[Remark]) -> str | None:
+    """Return how tokens go to experts; where it is `needed`, Megatron's default. Raises InputError for another word."""
     dispatcher = a.text("--moe-token-dispatcher-type")
     if dispatcher == "flex" or a.has("--moe-enable-deepep"):
         dispatcher = a.text("--moe-flex-dispatcher-backend") or "deepep"
     if dispatcher == "alltoall_seq":
         dispatcher = "alltoall"
         assumed.append(Remark("dispatcher", "alltoall", "for alltoall_seq (MindSpeed: the same exchange in another order)"))
-    if moe and modern and dispatcher is None:
+    if needed and dispatcher is None:
         dispatcher = "allgather"
         assumed.append(Remark("dispatcher", dispatcher, "Megatron's default: --moe-token-dispatcher-type is not given"))
     if dispatcher is not None and dispatcher not in DISPATCHERS:
         raise InputError(f"dispatcher {dispatcher[:40]!r}: priced are {', '.join(DISPATCHERS)}")
-    overlap, fused = a.has("--overlap-moe-expert-parallel-comm"), a.has("--use-transformer-engine-op-fuser")
-    a.has("--moe-permute-fusion", "--delay-wgrad-compute", "--no-check-for-nan-in-loss-and-grad")
-    graphs, offloaded = _graphs(a), a.whole("--cpu-offloading-num-layers")
-    return GivenSettings(
-        dispatcher=dispatcher if moe else None,
-        cuda_graphs=off["cuda_graphs"] if graphs is None else graphs,
-        ep_overlap=(True if overlap else off["ep_overlap"]) if moe else None,
-        fused_experts=(True if fused else off["fused_experts"]) if moe else None,
-        fp8_attention=True if a.has("--fp8-dot-product-attention") else off["fp8_attention"],
-        fp8_output=True if a.has("--fp8-output-proj") else off["fp8_output"],
-        offload_layers=off["offload_layers"] if offloaded is None else offloaded,
-    )
+    return dispatcher
 
 
 def _graphs(a: Arguments) -> frozenset[str] | None:

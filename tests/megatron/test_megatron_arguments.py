@@ -9,7 +9,14 @@ from autoconfig.specs.remarks import sentences
 from autoconfig.specs.run_settings import GivenSettings
 from tables import listed, tabled
 
-from autoconfig.megatron.argument_list import known_arguments, name_hint, not_modelled_arguments, split_arguments
+from autoconfig.megatron.argument_list import (
+    known_arguments,
+    name_hint,
+    not_modelled_arguments,
+    refused_arguments,
+    split_arguments,
+)
+from autoconfig.megatron.flag_table import _rows
 from autoconfig.megatron.read import read_arguments
 from autoconfig.megatron.read_model import read_pattern
 from autoconfig.megatron.read_vocabulary import model_in
@@ -179,6 +186,8 @@ def test_what_changes_the_model_is_used(text, field, value):
 def test_what_no_formula_reads_is_named_one_by_one():
     known = set(known_arguments())
     assert set(not_modelled_arguments()) <= known
+    assert {*refused_arguments("job"), *refused_arguments("model")} <= known
+    assert {name for row in _rows() for name in row.names} <= known
     found = read("--fp32-residual-connection --num-distributed-optimizer-instances 1 --optimizer sgd --partition-activations")
     assert [remark.field for remark in found.not_modelled] == [
         "--partition-activations", "--fp32-residual-connection", "--optimizer",
