@@ -8,9 +8,9 @@ from pathlib import Path
 from autoconfig.formats.check import read_any, read_file
 from autoconfig.formats.words import Written
 from autoconfig.formats.writers.table import WRITERS
+from autoconfig.megatron.batch.scripts import TORCHRUN_SCRIPT, torchrun_script
 from autoconfig.megatron.check_input import CheckInput, CheckRequest
 from autoconfig.megatron.export import plan_text
-from autoconfig.megatron.scripts import TORCHRUN_SCRIPT, torchrun_script
 from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.remarks import sentences

@@ -20,8 +20,8 @@ from autoconfig.formats.fine_tuning import (
 from autoconfig.formats.writers.bridge import fine_tunes
 from autoconfig.formats.writers.trainers import AXOLOTL, FACTORY
 from autoconfig.megatron.batch.jobset import JOBSET_FILE, KubernetesPlace, jobset_text, kubernetes_place
+from autoconfig.megatron.batch.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, story, torchrun_script
 from autoconfig.megatron.export import plan_text
-from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, story, torchrun_script
 from autoconfig.planning.export_files import check_folder, write_export
 from autoconfig.specs.errors import GIB, InputError, chance_text, option
 from autoconfig.specs.plan import TrainPlan

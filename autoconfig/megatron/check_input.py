@@ -11,8 +11,9 @@ from typing import Any
 
 from autoconfig.megatron.argument_list import megatron_program, name_hint
 from autoconfig.megatron.export import read_plan_text
-from autoconfig.megatron.read import connections_violation, read_arguments
+from autoconfig.megatron.read import read_arguments
 from autoconfig.megatron.read_vocabulary import SETTING as VOCABULARY
+from autoconfig.megatron.refusals import connections_violation
 from autoconfig.megatron.shell.commands import Value, plain_value
 from autoconfig.megatron.shell.launch import sbatch_words
 from autoconfig.megatron.shell.script import Script, read_array, read_script
@@ -201,7 +202,7 @@ def _require_read(name: str, text: str) -> None:
 
 
 def exported_gpu(text: str) -> str | None:
-    """The GPU in the header of a script that `export` wrote (megatron/scripts.py); None for other files."""
+    """The GPU in the header of a script that `export` wrote (megatron/batch/scripts.py); None for other files."""
     head = text[:HEADER_CHARACTERS]
     found = re.search(r"^# .+ on [\d,]{1,20} x ([a-z0-9.-]{1,60}) \(", head, re.MULTILINE)
     return found[1] if MARK in head and found and found[1] in gpu_ids() else None

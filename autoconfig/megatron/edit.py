@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autoconfig.megatron.argument_list import Arguments, Given, split_arguments
+from autoconfig.megatron.batch.scripts import argument_line, story
 from autoconfig.megatron.check import (
     SPELLINGS,
     CheckAnswer,
@@ -29,7 +30,6 @@ from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check
 from autoconfig.megatron.export import plan_text
 from autoconfig.megatron.flag_table import Argument
 from autoconfig.megatron.read_plan import CHUNKS_PER_RANK, FIRST, FOR_EMBEDDING, FOR_LOSS, LAST, LAYERS_PER_CHUNK, LAYOUT
-from autoconfig.megatron.scripts import argument_line, story
 from autoconfig.megatron.shell.commands import Value, text_of
 from autoconfig.megatron.write import overlap_arguments, train_arguments
 from autoconfig.planning.export_files import MARK, remark

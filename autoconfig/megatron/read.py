@@ -10,19 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autoconfig.megatron.argument_list import (
-    RELEASES,
-    Arguments,
-    Refusal,
-    name_hint,
-    refusals,
-    refused_arguments,
-    release_of,
-    split_arguments,
-)
-from autoconfig.megatron.read_encoders import read_decoder_length
-from autoconfig.megatron.read_model import read_model
+from autoconfig.megatron.argument_list import Arguments, name_hint, refused_arguments, split_arguments
+from autoconfig.megatron.read_model import read_decoder_length, read_model
 from autoconfig.megatron.read_plan import PlanRead, read_numerics, read_plan, read_seq_length
+from autoconfig.megatron.refusals import fsdp_violations, refusals, refused_in, ring_violations
 from autoconfig.megatron.shell.script import Unread
 from autoconfig.megatron.switches import read_switches
 from autoconfig.megatron.write import overlap_arguments
@@ -31,7 +22,7 @@ from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.remarks import Effect, Remark, note
+from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.scenario import Scenario, Workload
 from autoconfig.specs.software.software import (
     DEFAULT_STACK,
@@ -152,10 +143,6 @@ _PARALLELISM = re.compile(
 )
 """An argument with a degree of parallelism in training."""
 
-CHECKPOINT = "NV102"
-ONE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
-OPTIMIZERS = ("adam", "sgd")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ArgumentsRead(PlanRead):
@@ -212,7 +199,10 @@ def read_arguments(
     plain = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
     year = arguments.newest()[1] if software is None and core_release is None else 9999
     refused = refusals(arguments, as_long=seq_length is None, whole=whole, year=year)
-    broken = _refused(refused, stack.name, core_release, pinned, assumed)
+    if not is_modern(stack.name) and core_release is not None:
+        text = f"{option('core_release')} is for megatron-core, and the software is {stack.name}; drop one of them"
+        raise InputError(text)
+    broken = refused_in(refused, core_release, pinned, assumed) if is_modern(stack.name) else ()
     stack = read_software(arguments, plain, found.plan, assumed, modern=modern, megatron_fsdp=found.megatron_fsdp)
     if software is None and found.plan.sp:  # what the file gives, the software that its arguments say has
         stack = replace(stack, supports_sequence_parallel=True)
@@ -265,70 +255,6 @@ def with_positions(model: ModelSpec, seq_length: int, assumed: list[Remark]) -> 
         return model
     assumed.append(raised_positions(model, seq_length))
     return model.replace(max_position_embeddings=seq_length)
-
-
-def _refused(
-    found: Sequence[Refusal], software: str, release: str | None, pinned: bool, assumed: list[Remark]
-) -> tuple[Violation, ...]:
-    """What of it megatron-core refuses in a release, the newest unless said or `pinned`; what only newer ones refuse is said as
-    assumed. Nothing for software of other years. Raises InputError for a release of such software."""
-    if not is_modern(software):
-        if release is not None:
-            raise InputError(f"{option('core_release')} is for megatron-core, and the software is {software}; drop one of them")
-        return ()
-    last = release_of(release) if release is not None else RELEASES[0] if pinned else RELEASES[-1]
-    said = last if release is not None else "the launcher's own Megatron-LM"
-    broken = []
-    for refusal in found:
-        at = RELEASES.index(refusal.since)
-        if at > RELEASES.index(last):
-            assumed.append(note(f"refused since core {refusal.since}, and this is {said}: {refusal.text}", Effect.NOTHING))
-            continue
-        since = f"refused since core {refusal.since}; --core-release {RELEASES[at - 1]} is before" if at else "always refused"
-        broken.append(Violation(rule=refusal.rule, text=f"{refusal.text} ({since}); {refusal.change}"))
-    return tuple(broken)
-
-
-def fsdp_violations(a: Arguments) -> list[Violation]:
-    """Rules that the arguments break; none without `--use-megatron-fsdp` (its older name, `--use-custom-fsdp`, had none)."""
-    if not a.has("--use-megatron-fsdp"):
-        return []
-    strategy, form = a.text("--data-parallel-sharding-strategy") or "no_shard", a.text("--ckpt-format") or "torch_dist"
-    optimizer = a.text("--optimizer") or "adam"
-    interval = "--check-weight-hash-across-dp-replicas-interval"
-    checks_weights = a.has(interval) and strategy == "optim_grads_params"
-    grouped = a.has("--moe-single-grouped-weight", "--moe-single-grouped-bias")
-    meta = a.has("--init-model-with-meta-device") and strategy == "no_shard"
-    registers = a.has("--fsdp-manual-registration") and not a.has("--use-nccl-ub")
-    sharding = "with --data-parallel-sharding-strategy"
-    broken = [
-        (CHECKPOINT, form != "fsdp_dtensor", f"needs --ckpt-format fsdp_dtensor, and this is {form}"),
-        (CHECKPOINT, optimizer not in OPTIMIZERS, f"needs --optimizer adam or sgd, and this is {optimizer}"),
-        (CHECKPOINT, grouped, "excludes --moe-single-grouped-weight and --moe-single-grouped-bias"),
-        (CHECKPOINT, checks_weights, f"{sharding} optim_grads_params excludes {interval}"),
-        ("NV105", meta, f"{sharding} no_shard excludes --init-model-with-meta-device"),
-        ("NV108", registers, "takes --fsdp-manual-registration with --use-nccl-ub only"),
-        (CHECKPOINT, a.has("--hybrid-context-parallel"), "excludes --hybrid-context-parallel"),
-    ]
-    return [Violation(rule=rule, text=f"Megatron-FSDP {text}") for rule, is_broken, text in broken if is_broken]
-
-
-def ring_violations(a: Arguments, scenario: Scenario, plan: TrainPlan) -> list[Violation]:
-    """Where keys go around in a ring, Megatron's default, that Transformer Engine does not have for windows and sinks."""
-    kinds, model = a.texts("--cp-comm-type") or ("p2p",), scenario.model
-    if plan.cp == 1 or not (model.window_size or model.attention_sinks):
-        return []
-    known = ("a2a",) if model.attention_sinks else ("a2a", "all_gather")
-    what = "attention with sinks" if model.attention_sinks else "windows"
-    text = f"context parallelism of {what} needs --cp-comm-type {' or '.join(known)}, and this is {kinds[0]}"
-    return [] if set(kinds) <= set(known) else [Violation(rule="AC024", text=text)]
-
-
-def connections_violation(value: str) -> list[Violation]:
-    """The environment: `value` is what the script sets CUDA_DEVICE_MAX_CONNECTIONS to, empty where it does not."""
-    if value != "1":
-        return []
-    return [Violation(rule=CHECKPOINT, text=f"Megatron-FSDP needs {ONE_CONNECTION} unset or above 1; the file sets it to 1")]
 
 
 def as_megatron_takes_it(plan: TrainPlan) -> TrainPlan:

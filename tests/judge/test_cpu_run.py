@@ -16,7 +16,7 @@ from autoconfig.specs.software.software import load_stack
 
 from autoconfig.core.trace import Traces, compare, trace_request
 from autoconfig.formats.export import export_texts
-from autoconfig.megatron.scripts import TORCHRUN_SCRIPT
+from autoconfig.megatron.batch.scripts import TORCHRUN_SCRIPT
 from autoconfig.planning.export_files import write_export
 from autoconfig.training.question import Request, understand
 

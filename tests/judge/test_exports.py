@@ -12,9 +12,9 @@ from tables import table
 
 from autoconfig.formats.check import read_any
 from autoconfig.formats.export import export_texts
+from autoconfig.megatron.batch.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
 from autoconfig.megatron.check_input import CheckRequest
 from autoconfig.megatron.flag_table import words
-from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
 from autoconfig.megatron.write import mock_arguments, train_arguments
 from autoconfig.planning.export_files import write_export
 from autoconfig.training.price import report_plan

@@ -11,9 +11,9 @@ from autoconfig.specs.plan import parse_plan
 from autoconfig.client import Client
 from autoconfig.engines.export import export_texts
 from autoconfig.megatron.argument_list import split_arguments
+from autoconfig.megatron.batch.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
 from autoconfig.megatron.flag_table import words
-from autoconfig.megatron.read import connections_violation, fsdp_violations
-from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
+from autoconfig.megatron.refusals import connections_violation, fsdp_violations
 from autoconfig.megatron.write import mock_arguments
 from autoconfig.runs.table import cell
 from autoconfig.serving.answer import answer

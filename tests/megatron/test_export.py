@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tables import table, tabled
 
 from autoconfig.formats.export import PLAN_FILE
+from autoconfig.megatron.batch.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
 from autoconfig.megatron.flag_table import words
-from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
 from autoconfig.megatron.write import environment, mock_arguments
 from autoconfig.megatron.write_model import pattern_text
 from autoconfig.planning.export_files import MANIFEST, quoted, slug

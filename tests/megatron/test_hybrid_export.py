@@ -12,8 +12,8 @@ from autoconfig.specs.remarks import sentences
 from autoconfig.specs.scenario import Scenario
 from tables import tabled
 
+from autoconfig.megatron.batch.scripts import sbatch_script, torchrun_script
 from autoconfig.megatron.check_input import CheckRequest, read_check
-from autoconfig.megatron.scripts import sbatch_script, torchrun_script
 from autoconfig.serving.question import ServeRequest
 from autoconfig.serving.question import understand as understand_serving
 from autoconfig.training.price import PlanReport

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from autoconfig.specs.plan import parse_plan
 
+from autoconfig.megatron.batch.scripts import LEARNING_RATES, learning_rate, sbatch_script, torchrun_script
 from autoconfig.megatron.batch.time_limit import given_minutes, has_time
-from autoconfig.megatron.scripts import LEARNING_RATES, learning_rate, sbatch_script, torchrun_script
 from autoconfig.training.price import Money, report_plan
 from autoconfig.training.question import Request, understand
 

@@ -8,9 +8,9 @@ from autoconfig.specs.remarks import sentences
 from tables import tabled
 
 from autoconfig.formats.check import read_any
-from autoconfig.megatron.argument_list import RELEASES, pairs
 from autoconfig.megatron.check import check, file_violations, target
 from autoconfig.megatron.check_input import CheckRequest, read_check
+from autoconfig.megatron.refusals import RELEASES, pairs
 
 MODEL = "--num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 --bf16"
 PLAIN = f"{MODEL} --vocab-size 1000 --micro-batch-size 1 --global-batch-size 64 --use-distributed-optimizer"
@@ -50,7 +50,7 @@ def test_what_a_megatron_of_its_year_took_is_not_refused():
 
 def test_no_plan_is_proposed_that_would_be_refused_too():
     answer = check(read("--deterministic-mode --cross-entropy-loss-fusion"))
-    assert [violation.rule for violation in answer.violations] == ["AC025"]
+    assert [violation.rule for violation in answer.violations] == ["AC034"]
     assert (answer.report, answer.nearest, answer.better, answer.fixes) == (None, None, None, ())
     with pytest.raises(InputError, match="--apply-to: another plan would be refused, too; change this first: --deterministic"):
         target(answer)

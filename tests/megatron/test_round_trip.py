@@ -18,11 +18,11 @@ from jsonschema import Draft202012Validator
 from tables import table, tabled
 
 from autoconfig.megatron.argument_list import megatron_program, split_arguments
+from autoconfig.megatron.batch.scripts import sbatch_script, torchrun_script
 from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest, check_request, read_check
 from autoconfig.megatron.edit import edited_text
 from autoconfig.megatron.export import plan_text, read_plan_text
-from autoconfig.megatron.scripts import sbatch_script, torchrun_script
 from autoconfig.megatron.shell.script import read_script
 from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.request_fields import SWITCHES as SWITCH_FIELDS

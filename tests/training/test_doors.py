@@ -20,7 +20,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import Recompute, TrainPlan
 
 import autoconfig as package
-from autoconfig.megatron.scripts import torchrun_script
+from autoconfig.megatron.batch.scripts import torchrun_script
 from autoconfig.runs.predict import predict_rows
 from autoconfig.training.price import violations
 from autoconfig.training.question import request_of, understand

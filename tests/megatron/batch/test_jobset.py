@@ -16,7 +16,7 @@ import yaml
 
 from autoconfig.formats.export import JOBSET, export_texts
 from autoconfig.megatron.batch.jobset import JOBSET_FILE, jobset_name, kubernetes_place
-from autoconfig.megatron.scripts import torchrun_script
+from autoconfig.megatron.batch.scripts import torchrun_script
 from autoconfig.training.price import Money, report_plan
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans
