@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.megatron.check_input import CheckInput
-from autoconfig.megatron.omissions import omissions
-from autoconfig.megatron.read import OVERLAPS, as_megatron_takes_it, is_modern
+from autoconfig.megatron.flag_table import older_names
+from autoconfig.megatron.omissions import MissingOverlap, missing_overlaps, omissions, with_overlaps
+from autoconfig.megatron.read import as_megatron_takes_it
 from autoconfig.megatron.switches import switch_arguments
 from autoconfig.megatron.write import environment, numerics_arguments, optimizer_arguments, overlap_arguments, plan_arguments
 from autoconfig.planning.resolve import read_cluster
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.software import load_stack
 from autoconfig.training.nearest import ANY, changed_keys, nearest_legal
 from autoconfig.training.plan_rules import OWN_RULES, PipelineSplit, without_effect
 from autoconfig.training.price import PlanReport, Violation, report_plan, violations
@@ -35,14 +35,6 @@ RING = "AC024"
 GIVEN_IN_VAIN = ("--tp-comm-overlap", "--fp8-param-gather")
 """Switches that a file may give where they have no effect, so that its plan's own arguments do not hold them."""
 Flags = dict[str, tuple[str, ...]]
-SPELLINGS = {
-    "--tensor-model-parallel-size": ("--model-parallel-size",),
-    "--expert-model-parallel-size": ("--moe-expert-parallel-size",),
-    "--context-parallel-size": ("--ds-sequence-parallel-size",),
-    "--micro-batch-size": ("--batch-size",),
-    "--cuda-graph-modules": ("--cuda-graph-scope",),
-}
-"""Megatron-LM's names of today, and others that a file may have for the same: the file's own are shown and edited."""
 NOT_DEEPSPEED = frozenset(
     {
         "--use-torch-fsdp2",
@@ -74,8 +66,6 @@ SPLIT_RULES = {
 }
 TRIED = 64
 """Numbers of GPUs that are tried for a plan that its own do not hold."""
-WORTH_NAMING = 0.0005
-"""Share of a step below which a missing overlap is not named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,7 +319,7 @@ def changes_from(source: CheckInput, plan: TrainPlan, wanted: Scenario | None = 
 
 def _as_spelled(flag: str, words: Collection[str]) -> str:
     """The name that the file itself has for an argument."""
-    return next((name for name in SPELLINGS.get(flag, ()) if name in words and flag not in words), flag)
+    return next((name for name in older_names(flag) if name in words and flag not in words), flag)
 
 
 def missing_environment(source: CheckInput, plan: TrainPlan | None) -> tuple[str, ...]:
@@ -358,40 +348,3 @@ def target(answer: CheckAnswer) -> tuple[TrainPlan, Scenario]:
     if answer.missing:
         return source.plan, overlapped(source)
     raise InputError("--apply-to: there is nothing to change: the plan is legal, fits, and no better one was found")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MissingOverlap:
-    """An argument that is legal for the file's plan and not given."""
-
-    flag: str
-    """The argument."""
-    saved_seconds: float
-    """A step, beside the missing ones named before it: weights are gathered beside the forward only where gradients are reduced
-    beside the backward."""
-
-
-def with_overlaps(scenario: Scenario) -> Scenario:
-    """The scenario with every overlap that its stack has; itself for software of other years, whose arguments know none."""
-    if not (is_modern(scenario.software.name) or scenario.software.release):
-        return scenario
-    time, usual = scenario.software.time, load_stack(scenario.software.name).time
-    on = {field: max(getattr(time, field), getattr(usual, field)) for _, field in OVERLAPS}
-    return replace(scenario, software=replace(scenario.software, time=replace(time, **on)))
-
-
-def missing_overlaps(scenario: Scenario, plan: TrainPlan) -> tuple[MissingOverlap, ...]:
-    """What is legal for a legal plan and left out, in Megatron's order, with what it saves."""
-    wanted = with_overlaps(scenario)
-    given = {argument.flag for argument in overlap_arguments(scenario, plan)}
-    missing = [argument.flag for argument in overlap_arguments(wanted, plan) if argument.flag not in given]
-    found, before, now = [], report_plan(scenario, plan).step_seconds if missing else 0.0, scenario
-    for flag in missing:
-        field = dict(OVERLAPS)[flag]
-        time = replace(now.software.time, **{field: getattr(wanted.software.time, field)})
-        now = replace(now, software=replace(now.software, time=time))
-        seconds = report_plan(now, plan).step_seconds
-        if before - seconds > WORTH_NAMING * before:
-            found.append(MissingOverlap(flag=flag, saved_seconds=before - seconds))
-        before = seconds
-    return tuple(found)

@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from autoconfig.megatron.argument_list import megatron_program, name_hint
@@ -20,7 +20,7 @@ from autoconfig.megatron.shell.script import Script, read_array, read_script
 from autoconfig.megatron.shell.world import resized
 from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.export_files import HEADER_CHARACTERS, MADE_BY, MARK, UNWRITTEN, priced_in
-from autoconfig.planning.request_fields import CHECK, SWITCHES, VARIANT
+from autoconfig.planning.request_fields import CHECK, SWITCHES
 from autoconfig.planning.resolve import check_bounds, field_names, field_values, read_cluster
 from autoconfig.planning.scheduled_gpu import scheduled_gpu
 from autoconfig.planning.work import bounded, require_short
@@ -76,8 +76,8 @@ class CheckRequest:
 
 def check_request(given: Mapping[str, Any]) -> CheckRequest:
     """A CheckRequest from what any edge was given, by the names of the fields. Raises InputError."""
-    fields = [one for one in CHECK if one.name in CheckRequest.__dataclass_fields__]
-    said = field_values(fields, given)
+    known = [one for one in CHECK if one.name in CheckRequest.__dataclass_fields__]
+    said = field_values(known, given)
     settings = given.get("set") or ()
     request = CheckRequest(
         settings=dict(zip(settings, map(str, settings.values()), strict=True))
@@ -86,7 +86,7 @@ def check_request(given: Mapping[str, Any]) -> CheckRequest:
         switches={name: given[name] for name in field_names(SWITCHES) if given.get(name) is not None},
         **{name: value for name, value in said.items() if value is not None},
     )
-    check_bounds(fields, request)
+    check_bounds(known, request)
     return request
 
 
@@ -97,15 +97,15 @@ class CheckInput:
     kind: str
     question: Question
     plan: TrainPlan
-    split: PipelineSplit | None
-    unknown: tuple[Remark, ...]
-    """Arguments that nothing knows; a slip of a known one (`Effect.EVERYTHING`) may change any figure."""
-    not_modelled: tuple[Remark, ...]
-    """Arguments that matter and that no formula reads, with what they change."""
-    ignored: tuple[str, ...]
-    notes: tuple[str, ...]
     text: str
-    script: Script | None
+    split: PipelineSplit | None = None
+    unknown: tuple[Remark, ...] = ()
+    """Arguments that nothing knows; a slip of a known one (`Effect.EVERYTHING`) may change any figure."""
+    not_modelled: tuple[Remark, ...] = ()
+    """Arguments that matter and that no formula reads, with what they change."""
+    ignored: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    script: Script | None = None
     megatron_fsdp: bool = False
     """Sharded by Megatron-FSDP: no rule of torch FSDP2 holds, and no other plan can be written into it."""
     also_broken: tuple[Violation, ...] = ()
@@ -230,7 +230,7 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         assumed.append(Remark("gpu", own, "from the header that export wrote", Effect.EVERYTHING))
     elif request.cluster is None:
         gpu = scheduled_gpu(sbatch_words(text), gpu, assumed)
-    asked = _asked(request, gpus, gpu)
+    asked = _question_request(request, gpus, gpu)
     asked, cluster = _with_nodes(asked, script.gpus_per_node or gpus, assumed)
     read = read_arguments(
         script.words(),
@@ -287,19 +287,15 @@ def _with_nodes(asked: Request, each: int, assumed: list[Remark]) -> tuple[Reque
     return asked, read_cluster(asked, [])
 
 
-def _asked(request: CheckRequest, gpus: int, gpu: str | None) -> Request:
-    return Request(
-        model=request.model or "",
-        gpus=gpus,
-        gpu=gpu,
-        cluster=request.cluster,
-        gpus_per_node=request.gpus_per_node,
-        power_limit=request.power_limit,
-        memory_bandwidth=request.memory_bandwidth,
-        memory_margin=request.memory_margin,
-        fit_chance=request.fit_chance,
-        own_calibration=request.own_calibration,
-    )
+OF_THE_CALLER = ("memory_margin", "fit_chance", "own_calibration")
+OF_THE_HARDWARE = ("cluster", "gpus_per_node", "power_limit", "memory_bandwidth")
+"""Fields of a CheckRequest that the question of a search has, too."""
+
+
+def _question_request(request: CheckRequest, gpus: int, gpu: str | None) -> Request:
+    """Return the request of a search for the file's job."""
+    alike = {name: getattr(request, name) for name in (*OF_THE_CALLER, *OF_THE_HARDWARE)}
+    return Request(model=request.model or "", gpus=gpus, gpu=gpu, **alike)
 
 
 def _require_gpus(gpus: int, plan: TrainPlan) -> None:
@@ -345,44 +341,13 @@ def question_of(scenario: Scenario, assumed: tuple[Remark, ...], asked: Request)
 
 def _from_plan(text: str, request: CheckRequest) -> CheckInput:
     scenario, plan = read_plan_text(text)
-    fields = (
-        "model",
-        "like",
-        "gpus",
-        "gpu",
-        "cluster",
-        "gpus_per_node",
-        *field_names(VARIANT),
-        "software",
-        "core_release",
-        "seq_length",
-    )
-    fields = (*fields, "global_batch_size")
-    named = [f"--{name.replace('_', '-')}" for name in fields if getattr(request, name) is not None]
-    named += [option(name) for name in request.switches]
+    own = [one.name for one in fields(CheckRequest) if one.default is None and one.name not in OF_THE_CALLER]
+    named = [option(name) for name in (*(name for name in own if getattr(request, name) is not None), *request.switches)]
     if named:
         raise InputError(f"a plan.json says its own model, cluster and workload; drop {', '.join(named)} or change the file")
-    asked = Request(
-        model=scenario.model.name,
-        gpus=scenario.cluster.num_gpus,
-        software=scenario.software.name,
-        memory_margin=request.memory_margin,
-        fit_chance=request.fit_chance,
-        own_calibration=request.own_calibration,
-    )
-    question = question_of(scenario, (), asked)
-    return CheckInput(
-        kind="plan",
-        question=question,
-        plan=plan,
-        split=None,
-        unknown=(),
-        not_modelled=(),
-        ignored=(),
-        notes=(),
-        text=text,
-        script=None,
-    )
+    asked = replace(_question_request(request, scenario.cluster.num_gpus, None), model=scenario.model.name)
+    question = question_of(scenario, (), replace(asked, software=scenario.software.name))
+    return CheckInput(kind="plan", question=question, plan=plan, text=text)
 
 
 def _json_words(text: str) -> tuple[Value, ...]:

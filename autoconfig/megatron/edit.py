@@ -17,7 +17,6 @@ from pathlib import Path
 from autoconfig.megatron.argument_list import Arguments, Given, split_arguments
 from autoconfig.megatron.batch.scripts import argument_line, story
 from autoconfig.megatron.check import (
-    SPELLINGS,
     CheckAnswer,
     FlagChange,
     Flags,
@@ -28,7 +27,7 @@ from autoconfig.megatron.check import (
 )
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check
 from autoconfig.megatron.export import plan_text
-from autoconfig.megatron.flag_table import Argument
+from autoconfig.megatron.flag_table import Argument, older_names
 from autoconfig.megatron.read_plan import CHUNKS_PER_RANK, FIRST, FOR_EMBEDDING, FOR_LOSS, LAST, LAYERS_PER_CHUNK, LAYOUT
 from autoconfig.megatron.shell.commands import Value, text_of
 from autoconfig.megatron.write import overlap_arguments, train_arguments
@@ -217,7 +216,7 @@ class _Editor:
                 self.added.append(" ".join([flag, *values]))
 
     def _change(self, change: FlagChange) -> None:
-        names = (change.flag, *SPELLINGS.get(change.flag, ()))
+        names = (change.flag, *older_names(change.flag))
         found = next((self.given[name] for name in names if name in self.given), None)
         if change.new is None:
             if found is not None:
@@ -317,7 +316,7 @@ def place_of(source: CheckInput, flag: str) -> int | None:
     script = source.script
     assert script is not None
     given = split_arguments(script.words(), script.unread()).given
-    found = next((given[name] for name in (flag, *SPELLINGS.get(flag, ())) if name in given), None)
+    found = next((given[name] for name in (flag, *older_names(flag)) if name in given), None)
     if found is None:
         return None
     for position in (*found.value_positions, found.position):

@@ -115,6 +115,12 @@ def read_fields(a: Arguments, rows: str) -> dict[str, Any]:
     return {row.value: _read(a, row) for row in _rows() if row.read == rows}
 
 
+@cache
+def older_names(flag: str) -> tuple[str, ...]:
+    """Return further names of a flag, of other years and forks."""
+    return tuple(name for row in _rows() if row.flag == flag for name in row.names[1:])
+
+
 def _read(a: Arguments, row: Row) -> Any:
     if row.type in ("switch", "absent"):
         return a.has(*row.names) == (row.type == "switch")

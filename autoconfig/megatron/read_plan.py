@@ -76,7 +76,7 @@ class PlanRead:
 
 def read_plan(a: Arguments, model: ModelSpec, num_gpus: int, assumed: list[Remark]) -> PlanRead:
     """Return the plan on so many GPUs. Raises InputError for contradictory arguments; what breaks a rule is no error here."""
-    degrees = read_fields(a, "degrees")
+    degrees, of_experts = read_fields(a, "degrees"), read_fields(a, "of_experts")
     tp, pp = degrees["tp"], degrees["pp"]
     if a.has("--no-pipeline-parallel") and pp > 1:
         raise InputError(f"--no-pipeline-parallel contradicts --pipeline-model-parallel-size {pp}; drop one of them")
@@ -90,8 +90,8 @@ def read_plan(a: Arguments, model: ModelSpec, num_gpus: int, assumed: list[Remar
         dp=dp,
         mbs=mbs,
         vpp=vpp,
-        ep=_experts_over(a, model, dp, assumed),
-        etp=_expert_tensor(a, model, tp, assumed),
+        ep=_experts_over(a, model, dp, of_experts["ep"], assumed),
+        etp=_expert_tensor(a, model, tp, of_experts["etp"], assumed),
         sp=_sequence_parallel(a, tp, assumed),
         recompute=read_recompute(a, assumed),
         first=first,
@@ -234,24 +234,24 @@ def _with_ends(
     return split, split.vpp, first, last
 
 
-def _experts_over(a: Arguments, model: ModelSpec, dp: int, assumed: list[Remark]) -> int:
-    given = a.count("--expert-model-parallel-size", "--moe-expert-parallel-size")
-    if given is not None and not model.is_moe:
-        if given > 1:
-            raise InputError(f"--expert-model-parallel-size {given} without --num-experts; drop it or give the experts")
+def _experts_over(a: Arguments, model: ModelSpec, dp: int, ep: int | None, assumed: list[Remark]) -> int:
+    """Return the ranks that the experts are spread over. Raises InputError for several of a model without experts."""
+    if ep is not None and not model.is_moe:
+        if ep > 1:
+            raise InputError(f"--expert-model-parallel-size {ep} without --num-experts; drop it or give the experts")
         return 1
-    if given is None and model.is_moe and a.has("--moe-expert-model-parallelism"):
-        given = min(dp, model.num_moe_experts or 1)
-        assumed.append(Remark("expert parallelism", given, "--expert-parallel spreads the experts over data parallelism"))
-    return given or 1
+    if ep is None and model.is_moe and a.has("--moe-expert-model-parallelism"):
+        ep = min(dp, model.num_moe_experts or 1)
+        assumed.append(Remark("expert parallelism", ep, "--expert-parallel spreads the experts over data parallelism"))
+    return ep or 1
 
 
-def _expert_tensor(a: Arguments, model: ModelSpec, tp: int, assumed: list[Remark]) -> int:
-    given = a.count("--expert-tensor-parallel-size")
+def _expert_tensor(a: Arguments, model: ModelSpec, tp: int, etp: int | None, assumed: list[Remark]) -> int:
+    """Return the tensor parallelism of the experts."""
     if not model.is_moe:
         return 1
-    if given is not None:
-        return given
+    if etp is not None:
+        return etp
     if a.has("--deepspeed") and not a.has("--enable-expert-tensor-parallelism"):
         return 1
     if tp > 1:
@@ -351,10 +351,9 @@ def read_batch(a: Arguments, dp: int, assumed: list[Remark]) -> tuple[int, int]:
     """(micro-batch, global batch) in samples. Raises InputError where there is no micro-batch, or two global batches. The size
     of a schedule is its last one, as `_parse_schedule` of megatron-core 0.19.2 (num_microbatches_calculator.py) reads it; its
     arguments.py refuses a schedule beside --global-batch-size."""
-    mbs = a.count("--micro-batch-size", "--batch-size")
+    mbs, batch = read_fields(a, "batch").values()
     if mbs is None:
         raise InputError("--micro-batch-size is not in the file; add it")
-    batch = a.count("--global-batch-size")
     if a.has(SCHEDULE):
         if batch is not None:
             raise InputError(f"{SCHEDULE} and --global-batch-size are given together, which Megatron-LM refuses; drop one")

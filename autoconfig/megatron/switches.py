@@ -43,7 +43,7 @@ def read_switches(a: Arguments, scenario: Scenario, assumed: list[Remark], *, mo
     the stack's. Raises InputError for values that Megatron does not know."""
     off = OFF if modern else dict.fromkeys(OFF)
     dispatcher = _dispatcher(a, scenario.model.is_moe and modern, assumed)
-    of_experts, graphs = read_fields(a, "of_experts"), _graphs(a)
+    of_experts, graphs = read_fields(a, "expert_switches"), _graphs(a)
     a.has("--moe-permute-fusion", "--delay-wgrad-compute", "--no-check-for-nan-in-loss-and-grad")
     said = {**of_experts, **read_fields(a, "switches"), "cuda_graphs": graphs, "dispatcher": dispatcher}
     values: dict[str, Any] = {name: off.get(name) if value is None or value is False else value for name, value in said.items()}

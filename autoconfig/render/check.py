@@ -12,8 +12,9 @@ from rich.markup import escape
 from autoconfig.formats.check import READERS
 from autoconfig.formats.convert import Converted
 from autoconfig.formats.edit import line_of, line_of_rule
-from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange, MissingOverlap
+from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange
 from autoconfig.megatron.check_input import CheckInput
+from autoconfig.megatron.omissions import MissingOverlap
 from autoconfig.render.blocks import NO, START, Blocks
 from autoconfig.render.plan_table import asked_text
 from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
