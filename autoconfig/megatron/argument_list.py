@@ -163,17 +163,17 @@ class Arguments:
     def text(self, *names: str) -> str | None:
         """The value of the first of these that was given. Raises InputError where it has none or it is not known."""
         for name in names:
-            if found := self._find(name):
-                return self._value(found)
+            if argument := self._find(name):
+                return self._value(argument)
         return None
 
     def texts(self, name: str) -> tuple[str, ...]:
-        found = self._find(name)
-        if found is None:
+        argument = self._find(name)
+        if argument is None:
             return ()
-        for position in found.value_positions:
-            self._known(found, position)
-        return found.values
+        for position in argument.value_positions:
+            self._known(argument, position)
+        return argument.values
 
     def whole(self, *names: str) -> int | None:
         text = self.text(*names)
@@ -215,14 +215,14 @@ class Arguments:
 
     def not_modelled(self) -> tuple[Remark, ...]:
         """Arguments that matter and that no formula reads, with what they change."""
-        found = []
+        remarks = []
         for name, (remark, usual) in not_modelled_arguments().items():
             if name in self.given and not set(self.given[name].values) & usual:
                 self.used.add(name)
                 values = self.given[name].values
                 sharded = "--use-distributed-optimizer" in self.given
-                found.append(_of_optimizer(values[0], sharded=sharded) if name == OPTIMIZER and values else remark)
-        return tuple(found)
+                remarks.append(_of_optimizer(values[0], sharded=sharded) if name == OPTIMIZER and values else remark)
+        return tuple(remarks)
 
     def depends(self) -> tuple[Remark, ...]:
         """Arguments that matter and that a condition decides, with the condition."""
@@ -244,16 +244,16 @@ class Arguments:
         self.used.add(name)
         return self.given.get(name)
 
-    def _value(self, found: Given) -> str:
-        if not found.values:
-            raise InputError(f"{found.name} has no value; write {found.name} VALUE")
-        self._known(found, found.value_positions[0])
-        return found.values[0]
+    def _value(self, argument: Given) -> str:
+        if not argument.values:
+            raise InputError(f"{argument.name} has no value; write {argument.name} VALUE")
+        self._known(argument, argument.value_positions[0])
+        return argument.values[0]
 
-    def _known(self, found: Given, position: int) -> None:
+    def _known(self, argument: Given, position: int) -> None:
         if position in self.unread:
             raise InputError(
-                f"the value of {found.name} is not known: {self.unread[position].reason}; write the value in the file, "
+                f"the value of {argument.name} is not known: {self.unread[position].reason}; write the value in the file, "
                 f"or pass it to `autoconfig check` where it has an option for it (--model, --gpus, --seq-length, ...)"
             )
 
@@ -267,7 +267,7 @@ def split_arguments(argv: Sequence[str], unread: Mapping[int, Unread] | None = N
     unread = unread or {}
     undecided: dict[str, str] = {}
     empty = "'' (an empty word)"
-    given: dict[str, Given] = {}
+    arguments: dict[str, Given] = {}
     unknown: list[Remark] = []
     repeated: list[str] = []
     position = 0
@@ -283,17 +283,21 @@ def split_arguments(argv: Sequence[str], unread: Mapping[int, Unread] | None = N
             unknown.append(Remark(word or empty, None, "", Effect.NOTHING))
             position += 1
             continue
-        found, position, known = _one(argv, position, unread)
-        if not known:
-            unknown.append(Remark(found.name, " ".join(found.values) or None, "", Effect.NOTHING))
+        argument, position, is_known = _one(argv, position, unread)
+        if not is_known:
+            unknown.append(Remark(argument.name, " ".join(argument.values) or None, "", Effect.NOTHING))
             continue
-        before = given.get(found.name)
-        if before is not None and before.values != found.values:
-            repeated.append(found.name)
-        given.pop(found.name, None)
-        given[found.name] = found
+        before = arguments.get(argument.name)
+        if before is not None and before.values != argument.values:
+            repeated.append(argument.name)
+        arguments.pop(argument.name, None)
+        arguments[argument.name] = argument
     return Arguments(
-        given=given, unknown=tuple(unknown), repeated=tuple(dict.fromkeys(repeated)), unread=dict(unread), undecided=undecided
+        given=arguments,
+        unknown=tuple(unknown),
+        repeated=tuple(dict.fromkeys(repeated)),
+        unread=dict(unread),
+        undecided=undecided,
     )
 
 
@@ -318,22 +322,22 @@ def _one(argv: Sequence[str], start: int, unread: Mapping[int, Unread]) -> tuple
     raw, equals, joined = argv[start].partition("=")
     spend(2 if argv[start] in known_arguments() else 100)  # an unknown name is compared with all
     name = _whole_name("--" + raw.lstrip("-").replace("_", "-"))
-    known = known_arguments().get(name)
+    row = known_arguments().get(name)
     if equals:
-        return Given(name=name, values=(joined,), position=start, value_positions=(start,)), start + 1, known is not None
-    most = {"0": 0, "1": 1, "2": 2, "?": 1}.get(known.values if known else "*", len(argv))
+        return Given(name=name, values=(joined,), position=start, value_positions=(start,)), start + 1, row is not None
+    most = {"0": 0, "1": 1, "2": 2, "?": 1}.get(row.values if row else "*", len(argv))
     end = start + 1
     while end < len(argv) and end - start <= most and (end in unread or not _OPTION.match(argv[end])):
         if end in unread and end > start + 1 and _BARE.fullmatch(argv[end]):
             break  # a variable of its own: other arguments may stand in it
         end += 1
-    found = Given(
-        name=name if known else raw,
+    argument = Given(
+        name=name if row else raw,
         values=tuple(argv[start + 1 : end]),
         position=start,
         value_positions=tuple(range(start + 1, end)),
     )
-    return found, end, known is not None
+    return argument, end, row is not None
 
 
 @lru_cache(maxsize=4096)

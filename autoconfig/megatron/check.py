@@ -109,8 +109,8 @@ class CheckAnswer:
     @property
     def fit_chance_met(self) -> bool:
         """Whether the plan to change to, or to keep where there is none, has the asked chance to fit."""
-        kept = self.better or self.report
-        return kept is not None and kept.confidence.fit_probability >= self.source.question.request.fit_chance
+        report = self.better or self.report
+        return report is not None and report.confidence.fit_probability >= self.source.question.request.fit_chance
 
     @property
     def speedup(self) -> float | None:
@@ -136,13 +136,13 @@ def check(source: CheckInput) -> CheckAnswer:
     ranking = rank_plans(wanted, source.wish or _wish(scenario, plan), margin)
     chance = question.request.fit_chance
     better = better_plan(ranking, plan, report, chance, even_only=source.wish is not None)
-    found = None if better is None else report_plan(wanted, better, None, margin)
+    better_report = None if better is None else report_plan(wanted, better, None, margin)
     answer = CheckAnswer(
         source=source,
         violations=broken,
         nearest=nearest,
         report=report,
-        better=found,
+        better=better_report,
         changes=changes_from(source, better, wanted) if better else (),
         fixes=changes_from(source, nearest) if nearest else (),
         environment=missing_environment(source, better or nearest),
@@ -165,8 +165,8 @@ def _remedies(source: CheckInput) -> Iterator[Remedy]:
             yield remedy
             continue
         after = source.spelled(remedy.scenario, remedy.plan)
-        said = [" ".join((name, *texts)) for name, texts in after.items() if before.get(name) != texts]
-        yield replace(remedy, said=", ".join(said) or "the file's plan")
+        changed = [" ".join((name, *texts)) for name, texts in after.items() if before.get(name) != texts]
+        yield replace(remedy, said=", ".join(changed) or "the file's plan")
 
 
 def overlapped(source: CheckInput) -> Scenario:
@@ -188,11 +188,11 @@ def _broken(source: CheckInput) -> tuple[Violation, ...]:
 
 def plan_violations(scenario: Scenario, plan: TrainPlan, split: PipelineSplit | None) -> list[Violation]:
     """The broken rules; where the file places the layers itself, the rules of that way of placing them."""
-    found = violations(scenario, plan)
+    broken = violations(scenario, plan)
     if split is None:
-        return found
+        return broken
     own = [Violation(rule=rule, text=SPLIT_RULES.get(rule, RULE_TEXT.get(rule, ""))) for rule in split.broken]
-    return [violation for violation in found if violation.rule not in OWN_RULES] + own
+    return [violation for violation in broken if violation.rule not in OWN_RULES] + own
 
 
 def _with_gpus_wanted(violation: Violation, source: CheckInput) -> Violation:
@@ -280,8 +280,8 @@ def _sayable(ranking: Ranking, even_only: bool) -> npt.NDArray[np.bool_]:
         return ok
     if "vpp" not in words:
         ok &= layouts.vpp[rows] == 1
-    known = [r.granularity != "selective" or (r.modules == ("core_attn",) and "core_attn" in words) for r in ranking.options]
-    return ok & np.array(known)[ranking.option]
+    sayable = [r.granularity != "selective" or (r.modules == ("core_attn",) and "core_attn" in words) for r in ranking.options]
+    return ok & np.array(sayable)[ranking.option]
 
 
 def plan_flags(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
@@ -298,8 +298,8 @@ def plan_flags(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]
 def flag_changes(before: Flags, after: Flags) -> tuple[FlagChange, ...]:
     """What to change in the arguments, in the order in which Megatron's arguments are written."""
     names = dict.fromkeys([*after, *before])
-    found = (FlagChange(flag=name, old=before.get(name), new=after.get(name)) for name in names)
-    return tuple(change for change in found if change.old != change.new)
+    changes = (FlagChange(flag=name, old=before.get(name), new=after.get(name)) for name in names)
+    return tuple(change for change in changes if change.old != change.new)
 
 
 def changes_from(source: CheckInput, plan: TrainPlan, wanted: Scenario | None = None) -> tuple[FlagChange, ...]:

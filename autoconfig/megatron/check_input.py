@@ -76,17 +76,17 @@ class CheckRequest:
 
 def check_request(given: Mapping[str, Any]) -> CheckRequest:
     """A CheckRequest from what any edge was given, by the names of the fields. Raises InputError."""
-    known = [one for one in CHECK if one.name in CheckRequest.__dataclass_fields__]
-    said = field_values(known, given)
+    table = [one for one in CHECK if one.name in CheckRequest.__dataclass_fields__]
+    values = field_values(table, given)
     settings = given.get("set") or ()
     request = CheckRequest(
         settings=dict(zip(settings, map(str, settings.values()), strict=True))
         if isinstance(settings, Mapping)
         else read_settings(settings),
         switches={name: given[name] for name in field_names(SWITCHES) if given.get(name) is not None},
-        **{name: value for name, value in said.items() if value is not None},
+        **{name: value for name, value in values.items() if value is not None},
     )
-    check_bounds(known, request)
+    check_bounds(table, request)
     return request
 
 
@@ -165,28 +165,28 @@ def read_check(text: str, request: CheckRequest) -> CheckInput:
     other = resized(text, script, request.gpus, megatron_program(), request.settings) if request.gpus else None
     changes = () if other is None else other.changes
     text, script = (text, script) if other is None else (other.text, other.script)
-    said = ", ".join(f"{name} {new} (it has {old})" for name, old, new in changes)
-    notes = [f"{request.gpus:,} GPUs (--gpus): the script is read with {said}"] if changes else []
-    found = from_script("script", text, script, request)
-    return replace(found, resized=changes, notes=(*notes, *found.notes, *_otherwise(found, script, request)))
+    changed = ", ".join(f"{name} {new} (it has {old})" for name, old, new in changes)
+    notes = [f"{request.gpus:,} GPUs (--gpus): the script is read with {changed}"] if changes else []
+    answer = from_script("script", text, script, request)
+    return replace(answer, resized=changes, notes=(*notes, *answer.notes, *_otherwise(answer, script, request)))
 
 
 MAX_TURNED = 8
 """Tests of a script that are also read the other way."""
 
 
-def _otherwise(found: CheckInput, script: Script, request: CheckRequest) -> list[str]:
+def _otherwise(source: CheckInput, script: Script, request: CheckRequest) -> list[str]:
     """Where a test of a variable that the file does not set decides the plan or the scenario: what it is the other way."""
     notes = []
     for test, (line, names) in list(script.supposed.items())[:MAX_TURNED]:
         head = f"line {line}: {', '.join(f'${name}' for name in names)} counts as empty, the file does not set it"
         try:
-            turned = read_script(found.text, megatron_program(), request.settings, turned=test)
-            other = from_script("script", found.text, turned, request)
+            turned = read_script(source.text, megatron_program(), request.settings, turned=test)
+            other = from_script("script", source.text, turned, request)
         except InputError as error:
             notes.append(f"{head}; if {test} said the contrary: {error}")
             continue
-        if other.plan != found.plan or other.question.scenario != found.question.scenario:
+        if other.plan != source.plan or other.question.scenario != source.question.scenario:
             ways = f"the plan would be {other.plan} on {other.question.scenario.cluster.num_gpus:,} GPUs"
             notes.append(f"{head}; if {test} said the contrary, {ways}: --set {names[0]}=VALUE")
     return notes
@@ -204,15 +204,15 @@ def _require_read(name: str, text: str) -> None:
 def exported_gpu(text: str) -> str | None:
     """The GPU in the header of a script that `export` wrote (megatron/batch/scripts.py); None for other files."""
     head = text[:HEADER_CHARACTERS]
-    found = re.search(r"^# .+ on [\d,]{1,20} x ([a-z0-9.-]{1,60}) \(", head, re.MULTILINE)
-    return found[1] if MARK in head and found and found[1] in gpu_ids() else None
+    match = re.search(r"^# .+ on [\d,]{1,20} x ([a-z0-9.-]{1,60}) \(", head, re.MULTILINE)
+    return match[1] if MARK in head and match and match[1] in gpu_ids() else None
 
 
 def left_out_by_export(text: str) -> tuple[str, ...]:
     """What a script that `export` wrote says that it leaves out of the model; empty for other files."""
     lines = text.splitlines() if MARK in text[:HEADER_CHARACTERS] else []
-    said = [line.removeprefix(UNWRITTEN) for line in lines if line.startswith(UNWRITTEN)]
-    return tuple(f"priced as it runs, without what export could not write: {reason}" for reason in said)
+    reasons = [line.removeprefix(UNWRITTEN) for line in lines if line.startswith(UNWRITTEN)]
+    return tuple(f"priced as it runs, without what export could not write: {reason}" for reason in reasons)
 
 
 def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, model: ModelSpec | None = None) -> CheckInput:
@@ -222,16 +222,16 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         raise InputError(f"the number of GPUs is not known: {script.gpus_reason}; say {option('gpus')} N")
     assumed: list[Remark] = []
     if script.num_gpus is not None and script.num_gpus != gpus:
-        kept = "what it works out from that, its batch too, is read as it stands (--set NAME=VALUE, --global-batch-size N)"
-        assumed.append(Remark("gpus", gpus, f"the script itself starts {script.num_gpus:,}; {kept}", Effect.EVERYTHING))
+        rest = "what it works out from that, its batch too, is read as it stands (--set NAME=VALUE, --global-batch-size N)"
+        assumed.append(Remark("gpus", gpus, f"the script itself starts {script.num_gpus:,}; {rest}", Effect.EVERYTHING))
     gpu = request.gpu
     if gpu is None and request.cluster is None and (own := exported_gpu(text)):
         gpu = own
         assumed.append(Remark("gpu", own, "from the header that export wrote", Effect.EVERYTHING))
     elif request.cluster is None:
         gpu = scheduled_gpu(sbatch_words(text), gpu, assumed)
-    asked = _question_request(request, gpus, gpu)
-    asked, cluster = _with_nodes(asked, script.gpus_per_node or gpus, assumed)
+    question_request = _question_request(request, gpus, gpu)
+    question_request, cluster = _with_nodes(question_request, script.gpus_per_node or gpus, assumed)
     read = read_arguments(
         script.words(),
         cluster,
@@ -251,13 +251,13 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
     if request.gpus is None:
         _require_gpus(gpus, read.plan)
     _require_megatron(kind, script, read.unknown)
-    asked = replace(asked, model=read.scenario.model.name, software=read.scenario.software.name)
+    question_request = replace(question_request, model=read.scenario.model.name, software=read.scenario.software.name)
     require_format(cluster.gpu, read.scenario.numerics)
-    said = read_switches(request.switches, read.scenario.model, read.scenario.numerics)
-    given = replace(read.scenario.given, **{name: value for name, value in vars(said).items() if value is not None})
-    scenario = replace(read.scenario, given=given)
+    chosen = read_switches(request.switches, read.scenario.model, read.scenario.numerics)
+    settings = replace(read.scenario.given, **{name: value for name, value in vars(chosen).items() if value is not None})
+    scenario = replace(read.scenario, given=settings)
     question = question_of(
-        scenario, (*unaligned_heads(scenario.model), *assumed, *read.assumed, *assumed_switches(scenario)), asked
+        scenario, (*unaligned_heads(scenario.model), *assumed, *read.assumed, *assumed_switches(scenario)), question_request
     )
     return CheckInput(
         kind=kind,
@@ -276,15 +276,15 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
     )
 
 
-def _with_nodes(asked: Request, each: int, assumed: list[Remark]) -> tuple[Request, ClusterSpec]:
+def _with_nodes(request: Request, each: int, assumed: list[Remark]) -> tuple[Request, ClusterSpec]:
     """The question and its cluster, in nodes of `each` GPUs where that is fewer than the usual server has."""
-    cluster = read_cluster(asked, assumed)
-    named = asked.cluster is not None or asked.gpus_per_node is not None
+    cluster = read_cluster(request, assumed)
+    named = request.cluster is not None or request.gpus_per_node is not None
     if named or each >= min(cluster.num_gpus, cluster.gpus_per_node) or cluster.num_gpus % each:
-        return asked, cluster
+        return request, cluster
     assumed.append(Remark("gpus_per_node", each, "as the script starts them", Effect.EVERYTHING))
-    asked = replace(asked, gpus_per_node=each)
-    return asked, read_cluster(asked, [])
+    request = replace(request, gpus_per_node=each)
+    return request, read_cluster(request, [])
 
 
 OF_THE_CALLER = ("memory_margin", "fit_chance", "own_calibration")
@@ -333,10 +333,10 @@ def require_format(gpu: GpuSpec, numerics: Numerics) -> None:
     gpu.check_format(numerics.format.recipe, numerics.format.least_compute_capability)
 
 
-def question_of(scenario: Scenario, assumed: tuple[Remark, ...], asked: Request) -> Question:
+def question_of(scenario: Scenario, assumed: tuple[Remark, ...], request: Request) -> Question:
     """A question that is understood, with the calibration that it is priced with."""
-    scenario = replace(scenario, calibration=asked.own_calibration or shipped())
-    return Question(scenario=scenario, constraints=Constraints(), assumed=assumed, request=asked)
+    scenario = replace(scenario, calibration=request.own_calibration or shipped())
+    return Question(scenario=scenario, constraints=Constraints(), assumed=assumed, request=request)
 
 
 def _from_plan(text: str, request: CheckRequest) -> CheckInput:
@@ -345,8 +345,8 @@ def _from_plan(text: str, request: CheckRequest) -> CheckInput:
     named = [option(name) for name in (*(name for name in own if getattr(request, name) is not None), *request.switches)]
     if named:
         raise InputError(f"a plan.json says its own model, cluster and workload; drop {', '.join(named)} or change the file")
-    asked = replace(_question_request(request, scenario.cluster.num_gpus, None), model=scenario.model.name)
-    question = question_of(scenario, (), replace(asked, software=scenario.software.name))
+    question_request = replace(_question_request(request, scenario.cluster.num_gpus, None), model=scenario.model.name)
+    question = question_of(scenario, (), replace(question_request, software=scenario.software.name))
     return CheckInput(kind="plan", question=question, plan=plan, text=text)
 
 

@@ -111,14 +111,14 @@ def edited_text(
     if source.kind == "script":
         text = _with_environment(text, missing_environment(source, plan))
     again = read_check(text, request)
-    found = again.question.scenario
+    result = again.question.scenario
     if again.plan != plan:
         raise refusal(f"with the changes the file reads as {again.plan}, not as {plan}", changes)
-    if found.workload != scenario.workload:
-        batches = f"{found.workload.global_batch_size} samples, not {scenario.workload.global_batch_size}"
+    if result.workload != scenario.workload:
+        batches = f"{result.workload.global_batch_size} samples, not {scenario.workload.global_batch_size}"
         changes = (*changes, _batch(again, scenario))
         raise refusal(f"the file works out its batch or sequence from what is changed: a step becomes {batches}", changes)
-    if found.model != scenario.model or found.cluster != scenario.cluster or not same_software(found, scenario, plan):
+    if result.model != scenario.model or result.cluster != scenario.cluster or not same_software(result, scenario, plan):
         raise refusal("with the changes the file reads as another model, cluster or software", changes)
     if _others(again, changes) != _others(source, changes):
         raise refusal("the changes touch arguments that are not the plan's", changes)
@@ -131,11 +131,11 @@ def _batch(source: CheckInput, wanted: Scenario) -> FlagChange:
     return FlagChange(flag="--global-batch-size", old=(str(had),), new=(str(wanted.workload.global_batch_size),))
 
 
-def same_software(found: Scenario, asked: Scenario, plan: TrainPlan) -> bool:
+def same_software(read: Scenario, wanted: Scenario, plan: TrainPlan) -> bool:
     """The same stack, but for overlaps that `plan` cannot have and of which its arguments therefore say nothing."""
-    a, b = found.software, asked.software
+    a, b = read.software, wanted.software
     overlaps = {name: getattr(b.time, name) for name in ("overlap_grad_reduce", "overlap_param_gather", "tp_overlap_share")}
-    written = overlap_arguments(found, plan) == overlap_arguments(asked, plan)
+    written = overlap_arguments(read, plan) == overlap_arguments(wanted, plan)
     return written and replace(a, time=replace(a.time, **overlaps)) == b
 
 
@@ -168,13 +168,13 @@ def change_text(change: FlagChange) -> str:
 
 
 def _merged(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    joined: list[tuple[int, int]] = []
     for start, end in sorted(spans):
-        if found and not text[found[-1][1] : start].strip(" \t"):
-            found[-1] = (found[-1][0], end)
+        if joined and not text[joined[-1][1] : start].strip(" \t"):
+            joined[-1] = (joined[-1][0], end)
         else:
-            found.append((start, end))
-    return found
+            joined.append((start, end))
+    return joined
 
 
 class _Editor:
@@ -217,32 +217,34 @@ class _Editor:
 
     def _change(self, change: FlagChange) -> None:
         names = (change.flag, *older_names(change.flag))
-        found = next((self.given[name] for name in names if name in self.given), None)
+        argument = next((self.given[name] for name in names if name in self.given), None)
         if change.new is None:
-            if found is not None:
-                self._remove(found)
-        elif found is None:
+            if argument is not None:
+                self._remove(argument)
+        elif argument is None:
             self.added.append(" ".join([change.flag, *change.new]))
         elif change.new:
-            self._replace(found, change.new)
+            self._replace(argument, change.new)
 
-    def _replace(self, found: Given, values: Sequence[str]) -> None:
+    def _replace(self, argument: Given, values: Sequence[str]) -> None:
         """Values one by one where they stand; where their number differs, all of them in the place of the first."""
-        positions = found.value_positions
+        positions = argument.value_positions
         if not positions:
-            raise refusal(f"{found.name} has no value to replace", self.changes)
+            raise refusal(f"{argument.name} has no value to replace", self.changes)
         if len(positions) == len(values):
             for position, value in zip(positions, values, strict=True):
-                self.edits.add((*self._span(position, found.name, joined=position == found.position), value))
+                self.edits.add((*self._span(position, argument.name, joined=position == argument.position), value))
             return
-        start, end = self._quoted_span(positions[0], found.name)
-        if positions[0] == found.position or self.before[start - 1 : start] not in (" ", "\t", "\n"):
-            raise refusal(f"the values of {found.name} do not stand apart", self.changes)
+        start, end = self._quoted_span(positions[0], argument.name)
+        if positions[0] == argument.position or self.before[start - 1 : start] not in (" ", "\t", "\n"):
+            raise refusal(f"the values of {argument.name} do not stand apart", self.changes)
         self.edits.add((start, end, " ".join(values)))
-        self.removed |= {self._quoted_span(position, found.name) for position in positions[1:]}
+        self.removed |= {self._quoted_span(position, argument.name) for position in positions[1:]}
 
-    def _remove(self, found: Given) -> None:
-        self.removed |= {self._quoted_span(position, found.name) for position in {found.position, *found.value_positions}}
+    def _remove(self, argument: Given) -> None:
+        self.removed |= {
+            self._quoted_span(position, argument.name) for position in {argument.position, *argument.value_positions}
+        }
 
     def _insert(self) -> None:
         text = self.before
@@ -315,11 +317,11 @@ def place_of(source: CheckInput, flag: str) -> int | None:
     where it does not stand there."""
     script = source.script
     assert script is not None
-    given = split_arguments(script.words(), script.unread()).given
-    found = next((given[name] for name in (flag, *older_names(flag)) if name in given), None)
-    if found is None:
+    arguments = split_arguments(script.words(), script.unread()).given
+    argument = next((arguments[name] for name in (flag, *older_names(flag)) if name in arguments), None)
+    if argument is None:
         return None
-    for position in (*found.value_positions, found.position):
+    for position in (*argument.value_positions, argument.position):
         places = [place for piece in script.argv[position] for place in piece.origin if place is not None]
         if places:
             return places[-1]
@@ -334,15 +336,15 @@ def refreshed(text: str, scenario: Scenario, plan: TrainPlan, report: PlanReport
     name = lines[mark].removeprefix(f"{MARK}: ").rpartition(", tp=")[0] or remark(scenario.model.name)
     head = [line for line in lines[mark + 1 : end] if not line.startswith(tuple(f"# {start}" for start in OF_THE_PLAN))]
     new = [f"# {remark(line)}" for line in story(scenario, plan, report) if line.startswith(OF_THE_PLAN)]
-    known = {argument.flag: argument for argument in train_arguments(scenario, plan)}
-    rest = [_with_comment(line, known) for line in lines[end:]]
+    written = {argument.flag: argument for argument in train_arguments(scenario, plan)}
+    rest = [_with_comment(line, written) for line in lines[end:]]
     return "\n".join([*lines[:mark], f"{MARK}: {name}, {plan}", *head[:2], *new, *head[2:], *rest])
 
 
-def _with_comment(line: str, known: dict[str, Argument]) -> str:
+def _with_comment(line: str, written: dict[str, Argument]) -> str:
     """An argument's line as `export` writes it, where it holds one argument of the plan with just its values."""
     match = _ARGUMENT.fullmatch(line)
-    argument = known.get(match[1]) if match else None
+    argument = written.get(match[1]) if match else None
     if match is None or argument is None:
         return line
     plain = match["values"].replace("'", "").split()

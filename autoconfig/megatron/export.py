@@ -150,9 +150,9 @@ def plan_file(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) ->
     )
 
 
-def _given_json(given: GivenSettings) -> GivenJson:
-    graphs = None if given.cuda_graphs is None else tuple(sorted(given.cuda_graphs))
-    return record_of(GivenJson, given, cuda_graphs=graphs)
+def _given_json(settings: GivenSettings) -> GivenJson:
+    graphs = None if settings.cuda_graphs is None else tuple(sorted(settings.cuda_graphs))
+    return record_of(GivenJson, settings, cuda_graphs=graphs)
 
 
 def _predicted(report: PlanReport) -> PredictedJson:
@@ -218,12 +218,12 @@ def check_schema(body: Mapping[str, Any]) -> None:
         raise InputError(f"plan file: {where[:200] or 'the file'}: {wrong[:200]}; {again}")
 
 
-def _check_agreement(given: Mapping[str, Any], short: Mapping[str, Any]) -> None:
+def _check_agreement(long: Mapping[str, Any], short: Mapping[str, Any]) -> None:
     """The plan stands in a plan file twice. Raises InputError where the two differ."""
     for name, value in short.items():
-        if given.get(name) != value:
+        if long.get(name) != value:
             raise InputError(
-                f"plan file: plan.{name} is {json.dumps(given.get(name))}, and the plan in `short` says {json.dumps(value)}; "
+                f"plan file: plan.{name} is {json.dumps(long.get(name))}, and the plan in `short` says {json.dumps(value)}; "
                 "the plan stands there twice: change both, or write the file again with `autoconfig export`"
             )
 
@@ -234,14 +234,14 @@ def _scenario(body: Mapping[str, Any]) -> Scenario:
     model |= numbers_of(model)
     numerics = dict(body["numerics"])
     numerics["lora_target_modules"] = tuple(numerics["lora_target_modules"])
-    cluster, given = dict(body["cluster"]), dict(body.get("given", {}))
-    if given.get("cuda_graphs") is not None:
-        given["cuda_graphs"] = frozenset(given["cuda_graphs"])
+    cluster, switches = dict(body["cluster"]), dict(body.get("given", {}))
+    if switches.get("cuda_graphs") is not None:
+        switches["cuda_graphs"] = frozenset(switches["cuda_graphs"])
     return Scenario(
         model=ModelSpec(**model),
         cluster=cluster_of(**{**cluster, "gpu": find_gpu(cluster["gpu"])}),
         numerics=Numerics(**numerics),
         software=load_stack(body["software"]),
         workload=Workload(**body["workload"]),
-        given=GivenSettings(**given),
+        given=GivenSettings(**switches),
     )

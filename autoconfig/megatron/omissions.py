@@ -36,19 +36,19 @@ def omissions(source: CheckInput) -> tuple[str, ...]:
     stack = scenario.software
     if script is None or scenario.model.encoder_num_layers:
         return ()
-    found = [APEX] if source.plan.sp and not stack.memory.norms_fused and stack.sharding == "megatron" else []
+    lines = [APEX] if source.plan.sp and not stack.memory.norms_fused and stack.sharding == "megatron" else []
     if stack.memory.attention_kernel != "flash":
-        return tuple(found)
-    said = source.text.replace("_", "-")
+        return tuple(lines)
+    text = source.text.replace("_", "-")
     gib = MASK_BYTES * scenario.workload.seq_length**2 / GIB
-    if MASK.removeprefix("--") not in said and gib >= LARGE_MASK and stack.year >= SINCE[MASK]:
-        found.append(f"{MASK}: without it the data loader builds a mask of {gib:,.3g} GiB a sample, which no kernel reads")
+    if MASK.removeprefix("--") not in text and gib >= LARGE_MASK and stack.year >= SINCE[MASK]:
+        lines.append(f"{MASK}: without it the data loader builds a mask of {gib:,.3g} GiB a sample, which no kernel reads")
     permutes = scenario.model.is_moe and scenario.settings().dispatcher != "allgather"
-    if permutes and FUSION.removeprefix("--") not in said and stack.year >= SINCE[FUSION]:
-        found.append(f"{FUSION}: the prediction takes tokens to be permuted by fused kernels (Transformer Engine 2.1 or later)")
+    if permutes and FUSION.removeprefix("--") not in text and stack.year >= SINCE[FUSION]:
+        lines.append(f"{FUSION}: the prediction takes tokens to be permuted by fused kernels (Transformer Engine 2.1 or later)")
     if source.kind == "script" and ALLOCATOR not in source.text and not scenario.settings().cuda_graphs:
-        found.append(f"{ALLOCATOR}=expandable_segments:True in the environment: less memory is lost to fragments")
-    return tuple(found)
+        lines.append(f"{ALLOCATOR}=expandable_segments:True in the environment: less memory is lost to fragments")
+    return tuple(lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +74,15 @@ def with_overlaps(scenario: Scenario) -> Scenario:
 def missing_overlaps(scenario: Scenario, plan: TrainPlan) -> tuple[MissingOverlap, ...]:
     """What is legal for a legal plan and left out, in Megatron's order, with what it saves."""
     wanted = with_overlaps(scenario)
-    given = {argument.flag for argument in overlap_arguments(scenario, plan)}
-    missing = [argument.flag for argument in overlap_arguments(wanted, plan) if argument.flag not in given]
-    found, before, now = [], report_plan(scenario, plan).step_seconds if missing else 0.0, scenario
+    written = {argument.flag for argument in overlap_arguments(scenario, plan)}
+    missing = [argument.flag for argument in overlap_arguments(wanted, plan) if argument.flag not in written]
+    missed, before, now = [], report_plan(scenario, plan).step_seconds if missing else 0.0, scenario
     for flag in missing:
         field = dict(OVERLAPS)[flag]
         time = replace(now.software.time, **{field: getattr(wanted.software.time, field)})
         now = replace(now, software=replace(now.software, time=time))
         seconds = report_plan(now, plan).step_seconds
         if before - seconds > WORTH_NAMING * before:
-            found.append(MissingOverlap(flag=flag, saved_seconds=before - seconds))
+            missed.append(MissingOverlap(flag=flag, saved_seconds=before - seconds))
         before = seconds
-    return tuple(found)
+    return tuple(missed)

@@ -62,27 +62,27 @@ def software_name(a: Arguments, gpu: GpuSpec, assumed: list[Remark], release: st
     Megatron-LM before 2023 knew, it is today's; so it is where a `release` of megatron-core is named."""
     newest, year = a.newest()
     recent = "fp8" in gpu.flops_per_s
-    said = f"as of the arguments the newest is {newest}, of {year}"
+    why = f"as of the arguments the newest is {newest}, of {year}"
     if a.has("--deepspeed"):
         newer = recent or a.has(
             "--use-rotary-position-embeddings", "--use-flash-attn", "--use-flash-attn-v2", "--sequence-parallel", ULYSSES
         )
-        name, said = "megatron-deepspeed-2023" if newer else "megatron-deepspeed-2022", "because of --deepspeed"
+        name, why = "megatron-deepspeed-2023" if newer else "megatron-deepspeed-2022", "because of --deepspeed"
     elif (local := a.text("--transformer-impl") == "local") and (recent or year >= FIRST_CORE_YEAR):
-        name, said = "megatron-local", "because of --transformer-impl local"
+        name, why = "megatron-local", "because of --transformer-impl local"
         if a.has("--context-parallel-algo") and (a.count("--context-parallel-size") or 1) > 1:
-            name, said = DEFAULT_STACK, "because MindSpeed brings context parallelism of its own (--context-parallel-algo)"
+            name, why = DEFAULT_STACK, "because MindSpeed brings context parallelism of its own (--context-parallel-algo)"
     elif release is not None:
-        name, said = DEFAULT_STACK, f"because of {option('core_release')}"
+        name, why = DEFAULT_STACK, f"because of {option('core_release')}"
     elif year >= FIRST_CORE_YEAR or a.has(*(OF_FP8 if local else OF_TRANSFORMER_ENGINE)):
         name = DEFAULT_STACK
     elif recent:
-        name, said = DEFAULT_STACK, f"{said}, but {gpu.id} is newer than Megatron-LM of then"
+        name, why = DEFAULT_STACK, f"{why}, but {gpu.id} is newer than Megatron-LM of then"
     else:
         old = year <= 2021 and not a.has("--sequence-parallel", "--recompute-activations")
         name = "megatron-lm-2021" if old else "megatron-lm-2022"
-        said += f"; if today's Megatron-LM runs this file, it is --software {DEFAULT_STACK}"
-    assumed.append(Remark("software", name, said, Effect.EVERYTHING))
+        why += f"; if today's Megatron-LM runs this file, it is --software {DEFAULT_STACK}"
+    assumed.append(Remark("software", name, why, Effect.EVERYTHING))
     return name
 
 
@@ -115,16 +115,16 @@ def _overlaps(a: Arguments, scenario: Scenario, plan: TrainPlan, assumed: list[R
     overlaps by itself: torch FSDP2 prefetches, Megatron-FSDP switches the reduction on where gradients are sharded and the
     gather where weights are (megatron_fsdp.py, MegatronFSDP.__init__), so that only stage 2 keeps a choice."""
     possible = {argument.flag for argument in overlap_arguments(scenario, plan)}
-    found = set()
+    overlaps = set()
     for flag, field in OVERLAPS:
         usual = bool(getattr(scenario.software.time, field))
         chosen = megatron_fsdp and plan.fsdp == 2 and flag == GATHER
         if a.has(flag) or (usual and flag not in possible and not chosen):
-            found.add(flag.removeprefix("--"))
+            overlaps.add(flag.removeprefix("--"))
         if a.has(flag) and usual and flag not in possible and not chosen:
             by_itself = plan.fsdp and flag != "--tp-comm-overlap"
             assumed.append(Remark(flag, None, OF_ITSELF if by_itself else "buys nothing here: priced without it", Effect.TIME))
-    return frozenset(found if GRAD_REDUCE in found else found - {PARAM_GATHER})
+    return frozenset(overlaps if GRAD_REDUCE in overlaps else overlaps - {PARAM_GATHER})
 
 
 def _attention_kernel(a: Arguments, modern: bool) -> str:
@@ -185,11 +185,11 @@ def read_arguments(
     model = _model_of(arguments, model, model_name, like, program, assumed)
     seq = seq_length or read_seq_length(arguments)
     arguments.has("--seq-length")
-    found = read_plan(arguments, model, cluster.num_gpus, assumed)
+    plan_read = read_plan(arguments, model, cluster.num_gpus, assumed)
     model = with_positions(model, seq, assumed)
     numerics = read_numerics(arguments, model, assumed)
     arguments.refuse_undecided()
-    batch = global_batch_size or found.global_batch_size
+    batch = global_batch_size or plan_read.global_batch_size
     workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=read_decoder_length(arguments, model))
     if software is None and core_release is None and exported is not None:
         assumed.append(Remark("software", exported, "from the header that export wrote", Effect.EVERYTHING))
@@ -203,15 +203,15 @@ def read_arguments(
         text = f"{option('core_release')} is for megatron-core, and the software is {stack.name}; drop one of them"
         raise InputError(text)
     broken = refused_in(refused, core_release, pinned, assumed) if is_modern(stack.name) else ()
-    stack = read_software(arguments, plain, found.plan, assumed, modern=modern, megatron_fsdp=found.megatron_fsdp)
-    if software is None and found.plan.sp:  # what the file gives, the software that its arguments say has
+    stack = read_software(arguments, plain, plan_read.plan, assumed, modern=modern, megatron_fsdp=plan_read.megatron_fsdp)
+    if software is None and plan_read.plan.sp:  # what the file gives, the software that its arguments say has
         stack = replace(stack, supports_sequence_parallel=True)
-    given = read_switches(arguments, plain, assumed, modern=modern)
+    settings = read_switches(arguments, plain, assumed, modern=modern)
     arguments.used.update(_READ_ELSEWHERE)
     return ArgumentsRead(
-        **vars(found),
-        scenario=replace(plain, software=stack, given=given),
-        also_broken=(*fsdp_violations(arguments), *ring_violations(arguments, plain, found.plan)),
+        **vars(plan_read),
+        scenario=replace(plain, software=stack, given=settings),
+        also_broken=(*fsdp_violations(arguments), *ring_violations(arguments, plain, plan_read.plan)),
         refused=broken,
         unknown=(*arguments.unknown, *arguments.depends()),
         not_modelled=arguments.not_modelled(),

@@ -100,9 +100,9 @@ def _hybrid(a: Arguments) -> dict[str, Any]:
     if "/" not in text and behind:
         text += f"/{behind}" * depths
     pattern = parse_pattern(text)
-    given = a.count("--num-layers")
-    if given is not None and given != len(pattern.layers):
-        raise InputError(f"--num-layers {given}, but --hybrid-layer-pattern has {len(pattern.layers)} layers; drop the number")
+    count = a.count("--num-layers")
+    if count is not None and count != len(pattern.layers):
+        raise InputError(f"--num-layers {count}, but --hybrid-layer-pattern has {len(pattern.layers)} layers; drop the number")
     if depths not in (0, pattern.depths):
         raise InputError(f"--mtp-num-layers {depths}, but --hybrid-layer-pattern has {pattern.depths} depths behind its /")
     main, mtp = pattern_letters(pattern.layers), f"/{pattern_letters(pattern.mtp)}" * pattern.depths
@@ -273,10 +273,10 @@ def _shared_width(a: Arguments, width: int, assumed: list[Remark]) -> int:
 
 def _expert_biases(freq: int | tuple[int, ...]) -> dict[str, Any]:
     """Experts and router have biases where linear layers have; without any dense MLP, ModelSpec says the rest one by one."""
-    found: dict[str, Any] = {"moe_expert_bias": True, "moe_router_bias": True}
+    biases: dict[str, Any] = {"moe_expert_bias": True, "moe_router_bias": True}
     if freq == 1:
-        found |= {"add_bias_linear": False, "add_qkv_bias": True, "add_attention_output_bias": True}
-    return found
+        biases |= {"add_bias_linear": False, "add_qkv_bias": True, "add_attention_output_bias": True}
+    return biases
 
 
 def _layer_frequency(a: Arguments, layers: int, deepspeed: bool) -> int | tuple[int, ...]:

@@ -32,11 +32,11 @@ _OLDER_FLAGS = {"fp8": ("--fp8-hybrid", "--fp8-e4m3")}
 
 def _precision(a: Arguments, assumed: list[Remark]) -> tuple[str, str]:
     """(precision, recipe of fp8) by the arguments that FORMATS names. Raises InputError."""
-    given = [(p, name) for p, name in _QUANTISED.items() if a.has(f"--{name}-format", *_OLDER_FLAGS.get(name, ()))]
-    if len(given) > 1:
-        both = " and ".join(f"--{name}-format" for _, name in given)
+    forms = [(p, name) for p, name in _QUANTISED.items() if a.has(f"--{name}-format", *_OLDER_FLAGS.get(name, ()))]
+    if len(forms) > 1:
+        both = " and ".join(f"--{name}-format" for _, name in forms)
         raise InputError(f"{both} are given together (NV129); drop one of them")
-    for precision, name in given:
+    for precision, name in forms:
         recipe = a.text(f"--{name}-recipe")
         if precision != "fp8":
             only = FORMATS[precision, ""].recipe
@@ -418,9 +418,9 @@ def _gradients(a: Arguments, precision: str) -> str:
     asserts fp32 main gradients beside the second. Raises InputError there."""
     whole = a.has("--accumulate-allreduce-grads-in-fp32")
     halved = a.has("--grad-reduce-in-bf16")
-    kept = (a.text("--main-grads-dtype") or "") in ("bf16", "bfloat16")
-    if whole and kept:
+    narrow = (a.text("--main-grads-dtype") or "") in ("bf16", "bfloat16")
+    if whole and narrow:
         raise InputError("--main-grads-dtype bf16 contradicts --accumulate-allreduce-grads-in-fp32; drop one of them")
-    if halved or kept:
+    if halved or narrow:
         return "bf16"
     return "bf16" if precision == "fp16" and not whole and not a.has("--main-grads-dtype") else "fp32"

@@ -45,8 +45,10 @@ def read_switches(a: Arguments, scenario: Scenario, assumed: list[Remark], *, mo
     dispatcher = _dispatcher(a, scenario.model.is_moe and modern, assumed)
     of_experts, graphs = read_fields(a, "expert_switches"), _graphs(a)
     a.has("--moe-permute-fusion", "--delay-wgrad-compute", "--no-check-for-nan-in-loss-and-grad")
-    said = {**of_experts, **read_fields(a, "switches"), "cuda_graphs": graphs, "dispatcher": dispatcher}
-    values: dict[str, Any] = {name: off.get(name) if value is None or value is False else value for name, value in said.items()}
+    texts = {**of_experts, **read_fields(a, "switches"), "cuda_graphs": graphs, "dispatcher": dispatcher}
+    values: dict[str, Any] = {
+        name: off.get(name) if value is None or value is False else value for name, value in texts.items()
+    }
     if not scenario.model.is_moe:
         values |= dict.fromkeys((*of_experts, "dispatcher"))
     return GivenSettings(**values)

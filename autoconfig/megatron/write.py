@@ -160,16 +160,16 @@ def tp_comm_overlap(scenario: Scenario, plan: TrainPlan) -> bool:
 
 def environment(scenario: Scenario, plan: TrainPlan) -> dict[str, str | None]:
     """Environment variables that the run needs; None: must be unset."""
-    found: dict[str, str | None] = {}
+    variables: dict[str, str | None] = {}
     if plan.fsdp:
-        found["CUDA_DEVICE_MAX_CONNECTIONS"] = None
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = None
     elif (plan.tp > 1 or plan.cp > 1) and one_connection_needed(scenario.cluster):
-        found["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     if scenario.numerics.deterministic:
-        found |= {"NCCL_ALGO": "Ring", "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+        variables |= {"NCCL_ALGO": "Ring", "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     if scenario.settings(plan).fused_experts:
-        found["NVTE_CUTEDSL_FUSED_GROUPED_MLP"] = "1"
-    return found
+        variables["NVTE_CUTEDSL_FUSED_GROUPED_MLP"] = "1"
+    return variables
 
 
 def train_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:

@@ -182,24 +182,24 @@ def unsaid(model: ModelSpec) -> list[str]:
     """What of the model a script leaves out because Megatron-LM 0.19 has no argument for it: of positions, and of Gemma 2 and 3
     (transformers, models/gemma2 and gemma3)."""
     scaling = unsaid_scaling(model)
-    found = [f"scaling of rotary positions, {scaling}"] if scaling else []
+    reasons = [f"scaling of rotary positions, {scaling}"] if scaling else []
     if not is_gemma(model) or model.num_layernorms_per_layer < 4:
-        return found
-    found.append("norms behind attention and MLP; the job that starts has two a layer, a little less work than planned")
+        return reasons
+    reasons.append("norms behind attention and MLP; the job that starts has two a layer, a little less work than planned")
     if model.qk_layernorm:
-        return [*found, "rotary positions of their own in sliding layers (Gemma 3: base 10000, not scaled)"]
-    return [*found, "caps of scores and logits by tanh (Gemma 2: 50 and 30)"]
+        return [*reasons, "rotary positions of their own in sliding layers (Gemma 3: base 10000, not scaled)"]
+    return [*reasons, "caps of scores and logits by tanh (Gemma 2: 50 and 30)"]
 
 
 def not_written(model: ModelSpec) -> list[str]:
     """Arguments that this model may need and whose values are not known: they change no time and no memory."""
-    found = []
+    flags = []
     if model.normalization == "RMSNorm" and model.norm_epsilon is None:
-        found.append("--norm-epsilon (Megatron's default is 1e-5)")
+        flags.append("--norm-epsilon (Megatron's default is 1e-5)")
     if model.is_moe and model.router is None:
         names = ["score-function", "pre-softmax", "topk-scaling-factor", "num-groups", "group-topk"]
         names += ["bias-update-rate"] if model.moe_router_enable_expert_bias else []
-        found += [f"--moe-router-{name}" for name in names]
+        flags += [f"--moe-router-{name}" for name in names]
     if is_gemma(model) and model.num_layernorms_per_layer == 4:
-        found.append("--softmax-scale (query_pre_attn_scalar ** -0.5, where that is not kv_channels)")
-    return found
+        flags.append("--softmax-scale (query_pre_attn_scalar ** -0.5, where that is not kv_channels)")
+    return flags

@@ -204,11 +204,11 @@ def _steps(scenario: Scenario, report: PlanReport | None) -> list[str]:
     steps = None if report is None else report.steps_to_train
     if report is None or steps is None:
         return [f'TRAIN_STEPS="${{TRAIN_STEPS:-{MOCK_STEPS}}}"']
-    said = f"# the tokens asked for, {scenario.workload.tokens_per_step:,.0f} a step: {report.days_to_train:,.3g} days"
+    tokens = f"# the tokens asked for, {scenario.workload.tokens_per_step:,.0f} a step: {report.days_to_train:,.3g} days"
     if scenario.model.encoder_num_layers:
-        return [said, f'TRAIN_STEPS="${{TRAIN_STEPS:-{steps}}}"']
+        return [tokens, f'TRAIN_STEPS="${{TRAIN_STEPS:-{steps}}}"']
     return [
-        f"{said}; on mock data a smoke test",
+        f"{tokens}; on mock data a smoke test",
         'REAL_DATA="$DATA_PATH$TRAIN_DATA_PATH$DATA_ARGS_PATH"',
         f'TRAIN_STEPS="${{TRAIN_STEPS:-${{REAL_DATA:+{steps}}}}}"',
         f'TRAIN_STEPS="${{TRAIN_STEPS:-{MOCK_STEPS}}}"',
@@ -274,6 +274,6 @@ def learning_rate(scenario: Scenario) -> tuple[str, str]:
     rate = math.exp(np.interp(math.log(parameters), np.log(sizes), np.log(rates)))
     above = bisect.bisect(sizes, parameters)
     near = sizes[max(0, above - 1) : above + 1]
-    said = " and ".join(f"{size / 1e9:.3g} B" for size in near)
-    how = f"interpolated between GPT-3's of {said}" if len(near) > 1 else f"GPT-3's of {said}"
+    sizes_near = " and ".join(f"{size / 1e9:.3g} B" for size in near)
+    how = f"interpolated between GPT-3's of {sizes_near}" if len(near) > 1 else f"GPT-3's of {sizes_near}"
     return f"{rate:.1e}".replace("e-0", "e-"), f"for {parameters / 1e9:.3g} B parameters, {how} (Brown et al. 2020, Table 2.1)"

@@ -29,14 +29,14 @@ def job_minutes(report: PlanReport | None) -> int:
 def given_minutes(slurm: Sequence[str]) -> int | None:
     """The time limit among further #SBATCH options, in minutes (man sbatch, --time); None where there is none, or no end."""
     words = [word for one in slurm for word in one.replace("=", " ", 1).split()]
-    given = [value for name, value in itertools.pairwise(words) if name in ("--time", "-t")]
-    found = _SLURM_TIME.fullmatch(given[-1]) if given else None
-    if found is None:
+    limits = [value for name, value in itertools.pairwise(words) if name in ("--time", "-t")]
+    match = _SLURM_TIME.fullmatch(limits[-1]) if limits else None
+    if match is None:
         return None
-    parts = [int(part) for part in found["parts"].split(":")]
-    if found["days"]:  # days-hours, days-hours:minutes, days-hours:minutes:seconds
+    parts = [int(part) for part in match["parts"].split(":")]
+    if match["days"]:  # days-hours, days-hours:minutes, days-hours:minutes:seconds
         hours, minutes, _ = [*parts, 0, 0][:3]
-        return int(found["days"]) * MINUTES_PER_DAY + hours * MINUTES_PER_HOUR + minutes
+        return int(match["days"]) * MINUTES_PER_DAY + hours * MINUTES_PER_HOUR + minutes
     if len(parts) == 3:
         return parts[0] * MINUTES_PER_HOUR + parts[1]
     return parts[0]
@@ -62,15 +62,15 @@ def how_long(report: PlanReport | None, slurm: Sequence[str]) -> list[str]:
         if has_time(slurm):
             return []
         return ["--time is that of the smoke test: a real job needs its own (sbatch --time 7-0)."]
-    needed, given = job_minutes(report), given_minutes(slurm)
+    needed, limit = job_minutes(report), given_minutes(slurm)
     margin = f"{slurm_time(needed)} at the slow end of the band with {STARTING_MINUTES} minutes to start"
     slow = f"{steps:,} steps take {report.days_to_train:,.3g} days, {margin}"
     if not has_time(slurm):
         return [f"--time: {slow}; cut it to what your partition allows (sbatch --time 2-0)."]
-    if given is None or given >= needed:
+    if limit is None or limit >= needed:
         return [f"{slow}."]
-    jobs = math.ceil(needed / max(1, given - STARTING_MINUTES - SAVING_MINUTES))
+    jobs = math.ceil(needed / max(1, limit - STARTING_MINUTES - SAVING_MINUTES))
     return [
-        f"{slow}: more than --time {slurm_time(given)}. Submit it about {jobs:,} times with --dependency=singleton and "
+        f"{slow}: more than --time {slurm_time(limit)}. Submit it about {jobs:,} times with --dependency=singleton and "
         "CHECKPOINT_DIR set: each job saves before its limit, and the next goes on."
     ]
