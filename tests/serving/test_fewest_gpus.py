@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from autoconfig.serving.price import price
 from autoconfig.time_model.serving.steady import Pricer, highest_utilisation_within
 
 from autoconfig.serving import disaggregated
 from autoconfig.serving.answer import answer
+from autoconfig.serving.price import price
 from autoconfig.serving.question import understand
 from autoconfig.serving.rank import SPARE, rank
 from autoconfig.serving.request import ServeRequest
