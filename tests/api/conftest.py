@@ -1,7 +1,5 @@
 """Real services and workers as processes, asked over HTTP; any of them may be killed and started again."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

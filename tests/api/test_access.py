@@ -1,7 +1,5 @@
 """Keys, rates and sizes: who may ask what, on every route, how often and how much; measured runs are of their key."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

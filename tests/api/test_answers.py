@@ -1,7 +1,5 @@
 """The endpoints that answer at once: as the command line, deterministic, with clear refusals."""
 
-from __future__ import annotations
-
 import json
 import re
 

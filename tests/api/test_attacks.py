@@ -1,8 +1,6 @@
 """What one caller can do to the others, timed: every attack of a review of November 2026, against real services. Figures are
 printed (pytest -s)."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

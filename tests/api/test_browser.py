@@ -1,7 +1,5 @@
 """What a browser may send: the service's own page everything, pages of other sites nothing that does work."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Event streams: how many a key may have, what they cost, and when they end."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

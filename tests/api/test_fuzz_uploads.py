@@ -1,8 +1,6 @@
 """Uploaded configs, broken in any way: every one gets an answer or a refusal that says why, soon; few in `make test`, 20,000 in
 `make soak`. What is called is what the endpoints call, without HTTP: the body's reader, and the answer."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

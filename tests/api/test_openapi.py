@@ -1,7 +1,5 @@
 """The OpenAPI document, and schemathesis over the whole of it: no 5xx, no answer outside its schema."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

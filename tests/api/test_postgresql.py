@@ -1,7 +1,5 @@
 """Two replicas and two workers on a real PostgreSQL: the same as on SQLite, whatever is killed; docs/service.md's backup."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

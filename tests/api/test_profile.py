@@ -3,8 +3,6 @@
 The jobs are the stand-in of tests/profiler: real processes that answer from a record.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

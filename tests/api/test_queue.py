@@ -1,7 +1,5 @@
 """The queue of questions: bounded, shared among keys, left by those who hang up, ended with the service."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

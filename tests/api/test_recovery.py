@@ -1,8 +1,6 @@
 """Searches that no living worker has: dead workers, workers that wake late, rows that somebody deleted or did not restore; and
 searches that ended long ago."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

@@ -1,7 +1,5 @@
 """Searches that outlive processes; the client and the pool of processes that compute."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

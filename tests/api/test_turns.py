@@ -1,7 +1,5 @@
 """Whose question is next: expected orders are written by hand."""
 
-from __future__ import annotations
-
 import random
 
 from autoconfig.api.turns import Turns

@@ -1,7 +1,5 @@
 """`autoconfig model`, `autoconfig.model` and `GET /v1/models/{name}`: family, parameters, what is left out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -3,8 +3,6 @@
 Digits are recorded as 0: the shape is held, not the constants.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Deployments of many kinds, for the tables of memory and time of serving."""
 
-from __future__ import annotations
-
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.serve_plan import parse_serve_plan

@@ -1,7 +1,5 @@
 """Models whose sizes are all different, so that a formula with a wrong one gives another number; and the pages' letters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Buffers of dispatchers outside of the allocator."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

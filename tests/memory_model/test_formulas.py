@@ -4,8 +4,6 @@ different, 16-bit and fp32, with and without sequence parallelism.
 A row of formulas.json: function, model and changes of it or of the stack, formula in the page's letters (small_models.symbols).
 """
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import json

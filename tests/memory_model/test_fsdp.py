@@ -1,7 +1,5 @@
 """What torch's FSDP holds beside the shards, by hand, and the two sums over it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A real Chromium that asks a real service. Every page is watched: nothing on the console, nothing from another host."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The doors: what each asks, that axe-core finds nothing at all, that the answer is seen first, what its charts say."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 from autoconfig.specs.software.engine import engine_names

@@ -1,7 +1,5 @@
 """Figures of the page are those of the command line's JSON, by one rule of rounding."""
 
-from __future__ import annotations
-
 import pytest
 from autoconfig.specs.errors import chance_text
 

@@ -1,7 +1,5 @@
 """Reports, one file each, in a real browser."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The tabs of deployments and of post-training in a real browser."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from urllib.parse import quote
 

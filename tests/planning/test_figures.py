@@ -3,8 +3,6 @@ to a millionth. It is short enough to be read; a change that was meant is writte
 moved. Whether nothing else changed is a question to `python -m tools.recorded_answers`, what is right one to the other tests.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

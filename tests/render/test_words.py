@@ -1,7 +1,5 @@
 """No verdict, exit code, order or field hangs on words: the same answers where every remark's text is random words."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import gc

@@ -1,7 +1,5 @@
 """`autoconfig scaling`: counts, failures, points, the command line."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Both sides of every limit of the records: the least and the most that is taken, and what lies just beyond them."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """What the records start with, what words and units mean, and scenarios: by hand, from the sources that are named."""
 
-from __future__ import annotations
-
 import pytest
 from autoconfig.specs.errors import (
     GIB,

@@ -1,7 +1,5 @@
 """What a run switches on beside its plan: defaults of stacks, releases and recipes, and what a question gives."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

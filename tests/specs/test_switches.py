@@ -1,7 +1,5 @@
 """Models by layer, switches of runs, software, engines and short forms: by hand, from the sources that are named."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

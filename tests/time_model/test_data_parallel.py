@@ -1,8 +1,6 @@
 """What a step pays once, beside its layers: gradients reduced, weights gathered, the optimizer, FSDP's traffic by layer, copies
 to host memory. By hand for a small model: which parameters a rank holds, which ranks share them, how many bytes each sends."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

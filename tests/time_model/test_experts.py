@@ -1,7 +1,5 @@
 """Layers with experts: which dispatcher a run uses, what it moves, what the host launches, what overlaps."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

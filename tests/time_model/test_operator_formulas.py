@@ -7,8 +7,6 @@ communication: model, changes, name, seconds forward and backward. AR, AG, RS: t
 EA2A, XAG, XRS: experts'; ex: what is exposed of communication beside compute, dgrad and wgrad a linear layer's gradients.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from functools import cache

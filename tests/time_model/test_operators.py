@@ -1,7 +1,5 @@
 """GEMM, attention and memory-bound kernels, launches by the host, and the constants of GPUs and stacks."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The whole step: batching, parts, recomputation, published step times; nothing silly is cheap or NaN."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """The simulated scheduler of a serving engine, iteration by iteration, by hand: every iteration takes one second."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

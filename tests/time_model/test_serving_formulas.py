@@ -8,8 +8,6 @@ all-reduce; j: ranks of attention data parallelism. Under "operators" a formula 
 beside them; under "seconds" seconds.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json

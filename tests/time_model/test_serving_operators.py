@@ -1,7 +1,5 @@
 """Operators, queues and lengths of serving by hand: tables that reach the roofline leave bytes over bandwidth and FLOPs."""
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Selective checkpointing by operator against torch's own: the tensors that torch keeps of a real layer under that policy."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

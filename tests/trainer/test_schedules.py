@@ -1,7 +1,5 @@
 """Micro-batches in flight against megatron-core's own schedule: its warm-up count and its order of forward passes."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The shared constants of engines: what a unit of each takes of a run, and that the fit finds what made the figures."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

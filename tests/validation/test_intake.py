@@ -1,7 +1,5 @@
 """Tables of published runs: what stands in them is what the scripts of validation/intake write, each repair with its reason."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
