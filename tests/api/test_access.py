@@ -172,8 +172,7 @@ def test_a_search_belongs_to_the_key_that_made_it(locked, keys):
 
 
 def test_a_key_has_its_share_of_the_queue_and_keys_take_turns(tmp_path):
-    url = f"sqlite:///{tmp_path}/service.db"
-    app = create_app(ServiceSettings(database=url, keys_required=True, queued_searches=3))
+    app = create_app(ServiceSettings(database=f"sqlite:///{tmp_path}/service.db", keys_required=True, queued_searches=3))
     engine = app.state.service.engine
     first, second = (create_key(engine, name, ("profile",)) for name in ("first", "second"))
 
@@ -394,8 +393,7 @@ def test_a_head_that_does_not_arrive_ends_the_connection(monkeypatch):
         return found
 
     assert asyncio.run(ask(b"")) == b"" and asyncio.run(ask(HEAD)) == b""
-    whole = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    assert asyncio.run(ask(whole)).startswith(b"HTTP/1.1 200")
+    assert asyncio.run(ask(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")).startswith(b"HTTP/1.1 200")
 
 
 def test_the_connection_that_is_idle_longest_makes_room(monkeypatch):

@@ -237,8 +237,7 @@ def test_other_methods_are_refused_with_those_allowed(http):
 def test_health_and_metrics(http):
     assert http.get("/healthz").json() == {"status": "ok"} and http.get("/readyz").json() == {"status": "ready"}
     http.post("/v1/plans", json=QUESTION)
-    text = http.get("/metrics").text
-    assert 'autoconfig_request_seconds_bucket{le="0.001",route="/v1/plans",status="200"}' in text
+    assert 'autoconfig_request_seconds_bucket{le="0.001",route="/v1/plans",status="200"}' in http.get("/metrics").text
 
 
 def test_every_answer_has_the_security_headers(http):
@@ -289,8 +288,7 @@ def test_a_trace_in_the_body_is_the_file_of_the_command_line(http, tmp_path):
     del said["funnel"]["seconds"]
     assert answer.json() == said
     assert said["question"]["trace"]["requests"] == 50 and said["deployments"][0]["simulated"]["requests"] == 50
-    late = [TRACE[1], TRACE[0]]
-    refused = http.post("/v1/deployments", json={**asked, "trace": late})
+    refused = http.post("/v1/deployments", json={**asked, "trace": [TRACE[1], TRACE[0]]})
     assert refused.status_code == 422 and "trace row 2 arrives before" in refused.json()["detail"]
     most = http.post("/v1/deployments", json={**asked, "trace": [{k: 1 for k in TRACE[0] if k != "hash_ids"}] * 10_001})
     assert most.status_code == 400 and "trace" in most.json()["detail"]

@@ -67,8 +67,7 @@ def test_a_link_to_the_page_is_followed(http):
 def test_a_body_without_a_content_type_is_refused(http):
     """As fetch() sends a Blob without a type: no preflight asks whether it may."""
     for path in ("/v1/plans", "/v1/searches", "/v1/measurements"):
-        answer = http.post(path, content=b'{"model": "1.7b", "gpus": 8, "gpu": "h100-sxm-80gb"}')
-        assert answer.status_code == 415, path
+        assert http.post(path, content=b'{"model": "1.7b", "gpus": 8, "gpu": "h100-sxm-80gb"}').status_code == 415, path
     assert http.get("/v1/searches").json()["searches"] == []
 
 

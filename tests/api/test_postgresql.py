@@ -52,8 +52,7 @@ def test_without_the_database_the_service_says_to_try_again(database):
             engine.dispose()
             other.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false".encode())
             try:
-                gone = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
-                other.execute(gone, (name,))
+                other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
                 asked = [client.post(path, json=QUESTION) for path in ("/v1/plans", "/v1/searches")]
                 asked += [client.get(path) for path in ("/metrics", f"/v1/searches/{search}", f"/v1/searches/{search}/events")]
                 assert {(one.status_code, one.headers.get("retry-after")) for one in asked} == {(503, "2")}

@@ -150,8 +150,7 @@ def test_one_key_never_holds_every_process(run):
         asked = [ask(compute, "scaling", long(number), "a") for number in range(4)]
         await asyncio.sleep(0.2)
         assert len(compute._running) == 1
-        found = await ask(compute, "plans", quick(2), "b")
-        assert found.status == 200 and not any(task.done() for task in asked)
+        assert (await ask(compute, "plans", quick(2), "b")).status == 200 and not any(task.done() for task in asked)
         for task in asked:
             task.cancel()
 
@@ -339,8 +338,7 @@ def test_hanging_up_frees_the_service(services):
             with pytest.raises(httpx.ReadTimeout):
                 httpx.post(service.url + "/v1/scaling", json=json.loads(long(number)), timeout=0.5)
         assert client.post("/v1/plans", json=json.loads(quick(1))).status_code == 200
-        text = client.get("/metrics").text
-        assert "autoconfig_answers_waiting 0.0" in text
+        assert "autoconfig_answers_waiting 0.0" in client.get("/metrics").text
 
 
 def test_a_signal_ends_the_service_though_questions_run(services):

@@ -97,8 +97,7 @@ def test_a_worker_that_wakes_late_hands_back_what_it_claims(place):
         late.send_signal(signal.SIGCONT)
         assert late.wait(60) == 1, "it was taken for dead"
         assert {place.state(identity) for identity in identities} == {"queued"}, "none was begun"
-        found = place.client.list_workflows(workflow_ids=identities)
-        assert {one.status for one in found} == {"ENQUEUED"}
+        assert {one.status for one in place.client.list_workflows(workflow_ids=identities)} == {"ENQUEUED"}
         other = begin_worker(place.url)
         wait_for(lambda: place.done(*identities), 60)
     finally:
@@ -150,8 +149,7 @@ def kept_of(engine: sa.Engine, identity: str) -> dict[str, int]:
 
 def aged(engine: sa.Engine, client: DBOSClient, end: Callable[[str], object], days: float, **changes: object) -> str:
     """A search that ended so long ago."""
-    body = read_search(json.dumps({**QUESTION, **changes}).encode())
-    identity = searches.submit(engine, client, "key", body)[0].id
+    identity = searches.submit(engine, client, "key", read_search(json.dumps({**QUESTION, **changes}).encode()))[0].id
     end(identity)
     with engine.begin() as connection:
         row = SEARCHES.update().where(SEARCHES.c.id == identity, SEARCHES.c.ended.is_not(None))

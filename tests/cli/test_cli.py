@@ -46,8 +46,7 @@ def test_search_prints_the_question_the_funnel_the_table_and_the_reasons(autocon
         assert part in text, part
     answer = autoconfig.json("search", *SMALL, "--top", "5")
     rows = [line.split() for line in result.stdout.splitlines() if line.split()[:1] and line.split()[0].rstrip("=").isdigit()]
-    shown = [row[-1] for row in rows if row[-1].startswith("tp=")]
-    assert shown == [plan["short"] for plan in answer["plans"]]
+    assert [row[-1] for row in rows if row[-1].startswith("tp=")] == [plan["short"] for plan in answer["plans"]]
 
 
 def test_printed_plans_are_accepted_by_every_option_that_takes_one(autoconfig):

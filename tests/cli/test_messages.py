@@ -148,8 +148,7 @@ def test_a_refused_conversion_names_formats_that_can(autoconfig, tmp_path):
 @pytest.mark.parametrize("width", [80, 100])
 def test_a_pipe_is_as_wide_as_columns_says(autoconfig, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    run = autoconfig.run("search", *SMALL)
-    table = [line for line in run.stdout.splitlines() if "GiB" in line or "rejected" in line]
+    table = [line for line in autoconfig.run("search", *SMALL).stdout.splitlines() if "GiB" in line or "rejected" in line]
     assert table and max(map(len, table)) <= width
 
 

@@ -72,8 +72,7 @@ WHERE = {
 @pytest.mark.parametrize("where", WHERE)
 def test_ctrl_c_while_it_is_loaded_or_ends(where, tmp_path):
     module, then = WHERE[where]
-    code = SLOW_IMPORT.replace("MODULE", repr(module)) + then
-    command = [sys.executable, "-c", code, "search", *SMALL]
+    command = [sys.executable, "-c", SLOW_IMPORT.replace("MODULE", repr(module)) + then, "search", *SMALL]
     process = started(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
     while process.stdout.readline() != b"begun\n":
         pass

@@ -138,8 +138,7 @@ def test_one_row_equals_many() -> None:
     recomputes = [NONE, Recompute.parse("full:uniform:1")]
     together = estimate_memory(LLAMA, many, recomputes)
     for row in range(len(plans)):
-        alone = many.take(slice(row, row + 1))
-        single = estimate_memory(LLAMA, alone, recomputes)
+        single = estimate_memory(LLAMA, many.take(slice(row, row + 1)), recomputes)
         np.testing.assert_array_equal(single.peak_bytes[0], together.peak_bytes[row])
     fits = plans_that_fit(LLAMA, many, recomputes, np.ones_like(together.fits)).fits
     np.testing.assert_array_equal(fits, together.fits)
@@ -190,8 +189,7 @@ def test_korthikanti_state_of_figure_1() -> None:
 def test_experts_are_divided_by_ep_and_their_state_by_their_own_ranks() -> None:
     one, four = (estimate("mixtral-8x7b", f"tp=1,pp=1,ep={ep},mbs=1", 8, batch=64) for ep in (1, 4))
     experts = 32 * 8 * 3 * 4096 * 14336
-    gone = float((one.parts["weight_bytes"] - four.parts["weight_bytes"])[0, 0, 0])
-    assert gone == pytest.approx(2 * experts * 3 / 4)
+    assert float((one.parts["weight_bytes"] - four.parts["weight_bytes"])[0, 0, 0]) == pytest.approx(2 * experts * 3 / 4)
     np.testing.assert_allclose(one.parts["optimizer_bytes"], four.parts["optimizer_bytes"], rtol=1e-12)
 
 

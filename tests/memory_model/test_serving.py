@@ -108,8 +108,7 @@ def test_cached_bytes_of_a_token_and_layer(model, kv, tp, expected):
 def test_blocks_of_a_sequence(window, keeps, blocks):
     """100 tokens are 4 blocks of 32, a window of 40 is two; every second layer slides."""
     model = GPT.replace(window_size=window, window_attn_skip_freq=2)
-    found = kv_sequence_bytes(model, EnginePlan(), replace(ENGINE, keeps_window_only=keeps), 100)
-    assert found == blocks * 32 * 2 * 2 * 8 * 10
+    assert kv_sequence_bytes(model, EnginePlan(), replace(ENGINE, keeps_window_only=keeps), 100) == blocks * 32 * 2 * 2 * 8 * 10
 
 
 def test_states_of_a_hybrid_are_beside_its_one_layer_of_attention():

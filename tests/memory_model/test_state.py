@@ -126,8 +126,7 @@ def test_parameters_of_the_first_and_the_last_stage(untied, depths, pp, copies):
 
 @pytest.mark.parametrize(("pp", "share"), [(1, 0.25), (2, 1.0)])
 def test_layers_whose_activations_wait_on_the_host(pp, share):
-    found = on_gpu(small(given={"offload_layers": 3}), pp, {"dense": 8.0})
-    assert found["dense"] == 8 * share
+    assert on_gpu(small(given={"offload_layers": 3}), pp, {"dense": 8.0})["dense"] == 8 * share
 
 
 def test_weights_that_fp8_gemms_read_are_those_of_all_kinds_of_layers():
@@ -163,8 +162,7 @@ def test_all_gpus_together_hold_the_optimizers_state_of_each_parameter_once(text
         workload=Workload(seq_length=4096, global_batch_size=64),
     )  # fmt: skip
     found = estimate_memory(scenario, scenario.layouts([plan]), [NONE], detail=True)
-    held = found.parts["optimizer_bytes"][0, 0].sum() * 64 / plan.pp
-    assert held == pytest.approx(12 * total_parameters(model), rel=1e-3)
+    assert found.parts["optimizer_bytes"][0, 0].sum() * 64 / plan.pp == pytest.approx(12 * total_parameters(model), rel=1e-3)
 
 
 @pytest.mark.parametrize("plan", ["tp=1,pp=1", "tp=2,pp=4"])

@@ -236,8 +236,7 @@ def test_an_unknown_keyword_is_an_input_error_with_the_nearest():
 
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    code = PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
-    exec(compile(code, str(PAGE), "exec"), {})
+    exec(compile(PAGE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0], str(PAGE), "exec"), {})
     assert "step" in capsys.readouterr().out and (tmp_path / "run" / "train.sh").is_file()
 
 

@@ -113,8 +113,7 @@ def shorts(page: Page) -> list[str]:
 def serious(page: Page) -> str:
     """What axe-core finds serious or critical, once nothing is under way (an answer under way is dimmed); empty: nothing."""
     expect(page.locator('[aria-busy="true"]')).to_have_count(0)
-    found = Axe().run(page).response["violations"]
-    bad = [rule for rule in found if rule["impact"] in ("serious", "critical")]
+    bad = [rule for rule in Axe().run(page).response["violations"] if rule["impact"] in ("serious", "critical")]
     return json.dumps([[rule["id"], [node["html"][:200] for node in rule["nodes"][:3]]] for rule in bad]) if bad else ""
 
 

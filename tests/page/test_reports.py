@@ -77,8 +77,7 @@ def test_the_report_shows_the_numbers_of_the_answer(report, pages):
 def test_names_cannot_break_out(tmp_path, pages):
     """Texts of an answer come from model files and command lines."""
     name = "</script><script>document.title='broken'</script><img src=x onerror=\"document.title='broken'\"><!--<script>"
-    answer = search(Request(model="llama3-8b", gpus=8, gpu="a100-80gb", top=3))
-    data = to_json(report_data(answer, name))
+    data = to_json(report_data(search(Request(model="llama3-8b", gpus=8, gpu="a100-80gb", top=3)), name))
     data["search"]["model"]["name"] = data["search"]["plans"][0]["why"] = name
     data["search"]["assumed"].append(name)
     path = tmp_path / "out.html"

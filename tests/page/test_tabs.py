@@ -165,8 +165,7 @@ def test_a_better_start_is_shown_as_a_diff(asked, pages):
 
 
 def test_a_start_that_fails_and_a_flag_that_is_unknown_are_said(asked, pages):
-    text = "vllm serve qwen2.5-72b --max-model-lenn 9 --dtype bfloat16"
-    page = pages(start_link(asked.url, start_text=text))
+    page = pages(start_link(asked.url, start_text="vllm serve qwen2.5-72b --max-model-lenn 9 --dtype bfloat16"))
     view = page.locator("#view-start")
     expect(view.locator(".note.bad").first).to_contain_text("Does not start.")
     expect(view).to_contain_text("--max-model-len")

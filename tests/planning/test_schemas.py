@@ -73,8 +73,7 @@ def test_a_plan_file_is_refused_where_jsonschema_refuses_it(request_of):
 ])  # fmt: skip
 def test_the_field_is_named(field, value, says):
     rule = schema("plan")
-    body = {name: None for name in rule["required"]}
-    assert says in list(violations({**body, field: value}, rule, rule))
+    assert says in list(violations({**{name: None for name in rule["required"]}, field: value}, rule, rule))
 
 
 def test_a_root_is_that_of_scipy():

@@ -29,8 +29,7 @@ def table_of(path):
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".CSV"])
 def test_output_holds_the_whole_ranking(autoconfig, request_of, tmp_path, suffix):
     path = tmp_path / f"plans{suffix}"
-    result = autoconfig.run("search", *SMALL, "--output", str(path), "--top", "2")
-    assert result.exit_code == 0
+    assert autoconfig.run("search", *SMALL, "--output", str(path), "--top", "2").exit_code == 0
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     table = table_of(path.rename(path.with_suffix(suffix.lower())))
     ranking = search(request_of("dense", architecture={"num_layers": 4}, global_batch_size=16, model="gpt3-1.7b")).ranking

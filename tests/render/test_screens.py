@@ -111,8 +111,7 @@ def test_fp8_of_the_first_plan_is_what_a_search_of_fp8_says_of_it():
 def test_a_price_without_tokens_costs_a_billion():
     asked = {"model": "llama3-8b", "gpus": 8, "calibration": "none", "price": 3}
     for more in ({}, {"gpu": ["h100", "a100-80gb"]}):
-        found = autoconfig.search(**asked, **more)
-        text = printed(found.show, 120)
+        text = printed(autoconfig.search(**asked, **more).show, 120)
         assert "cost/B" in text and "days" not in text.split("Assumed")[0]
         assert "cost/B" not in printed(autoconfig.search(**asked, **more, tokens="1T").show, 120)
 

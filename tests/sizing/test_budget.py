@@ -207,5 +207,4 @@ def test_the_largest_count_that_there_is_counts():
     """Days that only all of 32 GPUs meet; 24 are one step below."""
     rate, share = found_by_search("llama3-8b", (), "h100", 32)
     days = 1e11 / rate / share / 86_400 * 1.001
-    found = api.budget(money="1M", days=days, model="llama3-8b", gpu={"h100": 2}, tokens=1e11, gpus=32)
-    assert found.best.num_gpus == 32
+    assert api.budget(money="1M", days=days, model="llama3-8b", gpu={"h100": 2}, tokens=1e11, gpus=32).best.num_gpus == 32

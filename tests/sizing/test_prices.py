@@ -30,8 +30,7 @@ def test_a_plan_costs_what_its_gpus_cost_for_the_time_that_tokens_take(gpu, pric
 
 
 def test_a_limit_of_power_is_what_the_energy_is_of():
-    asked = {"model": "llama3-8b", "gpus": 8, "gpu": "h100"}
-    limited = api.search(**asked, power_limit=500.0).best
+    limited = api.search(**{"model": "llama3-8b", "gpus": 8, "gpu": "h100"}, power_limit=500.0).best
     assert limited.joules_per_token == pytest.approx(500.0 / limited.tokens_per_second_per_gpu)
 
 

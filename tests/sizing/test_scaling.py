@@ -110,16 +110,14 @@ def test_kept_keys_stay():
 
 
 def test_spares_train_on_what_is_left_and_are_paid_for():
-    answer = scale(ScalingRequest(base=BASE, gpu_counts=(8, 32), reliability=Reliability(spares=8)))
-    none_left, point = answer.points
+    none_left, point = scale(ScalingRequest(base=BASE, gpu_counts=(8, 32), reliability=Reliability(spares=8))).points
     assert none_left.why_not and none_left.report is None
     assert point.training_gpus == point.report.plan.world_size == 24
     assert point.cost == pytest.approx(point.days * 24 * 2.0 * 32)
 
 
 def test_the_fewest_gpus_for_a_deadline_lie_between_the_counts():
-    answer = scale(ScalingRequest(base=BASE, gpu_counts=(8, 256), days=20.0))
-    found = answer.fewest
+    found = scale(ScalingRequest(base=BASE, gpu_counts=(8, 256), days=20.0)).fewest
     assert 8 < found.num_gpus < 256 and found.days <= 20.0
     fewer = scale(ScalingRequest(base=BASE, gpu_counts=(found.num_gpus - 8,), days=20.0))
     assert fewer.fewest is None and fewer.points[0].days > 20.0

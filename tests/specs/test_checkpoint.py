@@ -286,8 +286,7 @@ def test_bytes_of_modelopts_algorithms_with_their_scales():
 def test_four_bits_of_floats_are_told_apart_by_their_groups(group: int, stored: Any) -> None:
     """NVFP4 has a scale of 8 bits for 16 numbers, MXFP4 for 32."""
     weights = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": group}
-    found = _compressed_weights(ConfigReader({"weights": weights}, "x"))
-    assert found == stored and stored.bytes == 0.5 + 1 / group
+    assert _compressed_weights(ConfigReader({"weights": weights}, "x")) == stored and stored.bytes == 0.5 + 1 / group
 
 
 def test_other_floats_of_four_bits_are_refused() -> None:
@@ -382,8 +381,7 @@ def test_what_an_engine_does_not_start_is_refused_with_its_reason(model, gpus, f
 
 
 def test_an_answer_says_where_a_checkpoints_formats_are_stated():
-    asked = ServeRequest(model="nvidia/GLM-5-NVFP4", gpus=8, gpu="b200", engine="vllm")
-    said = "\n".join(sentences(understand(asked).assumed))
+    said = "\n".join(sentences(understand(ServeRequest(model="nvidia/GLM-5-NVFP4", gpus=8, gpu="b200", engine="vllm")).assumed))
     assert "modules of nvidia/GLM-5-NVFP4 are quantised how: aiconfigurator-core 0.12.0" in said
     assert "in 16 bits: attention, embedding" in said
 

@@ -71,8 +71,7 @@ def test_the_config_is_the_catalogue_model(name: str, tmp_path: Path) -> None:
 
 
 def test_biases_windows_and_experts(tmp_path: Path) -> None:
-    both = model_from_config(write(tmp_path, LLAMA | {"attention_bias": True, "mlp_bias": True}))
-    assert both.add_bias_linear
+    assert model_from_config(write(tmp_path, LLAMA | {"attention_bias": True, "mlp_bias": True})).add_bias_linear
     attention = model_from_config(write(tmp_path, LLAMA | {"attention_bias": True}))
     assert attention.add_qkv_bias and attention.add_attention_output_bias and not attention.add_bias_linear
     oss = model_from_config(write(tmp_path, GPT_OSS))

@@ -319,8 +319,7 @@ def test_rows_priced_together_are_all_rows_once_and_need_as_many_stages():
     plans = [parse_plan(f"pp={pp}", 1) for pp in (1, 4, 2, 4, 1, 2, 12)]
     for freq, groups in ((None, [[0, 4], [2, 5], [1, 3], [6]]), (2, [[0, 4], [2, 5], [1, 3], [6]])):
         spec = model(12, freq)
-        found = [rows.tolist() for rows in priced_together(spec, layouts_of(plans, spec, 1), 2)]
-        assert found == groups
+        assert [rows.tolist() for rows in priced_together(spec, layouts_of(plans, spec, 1), 2)] == groups
 
 
 def test_distinct_rows_are_found_among_wide_columns_and_fractions():

@@ -114,7 +114,6 @@ def test_weights_are_gathered_in_fp8_but_under_torchs_fsdp2(fsdp, stack, given, 
 ])  # fmt: skip
 def test_userbuffers(model, numerics, gpu, plan, runs):
     tp, sp, fsdp = plan
-    found = userbuffers_run(model, Numerics(**numerics), TE, cluster_of(gpu, 16), tp=tp, sp=sp, fsdp=fsdp)
-    assert bool(found) == runs
+    assert bool(userbuffers_run(model, Numerics(**numerics), TE, cluster_of(gpu, 16), tp=tp, sp=sp, fsdp=fsdp)) == runs
     without = replace(TE, time=replace(TE.time, tp_overlap_share=0.0))
     assert not userbuffers_know(model, Numerics(), without)

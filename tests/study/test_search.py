@@ -266,8 +266,7 @@ def test_studies(place):
 
     listed = json.loads(studies("list", *folder, "--json").stdout)["studies"]
     assert [(s["name"], s["trials"]) for s in listed] == [("s", 2)]
-    shown = json.loads(studies("show", "s", *folder, "--json").stdout)
-    assert len(shown["lines"]) == 2
+    assert len(json.loads(studies("show", "s", *folder, "--json").stdout)["lines"]) == 2
     assert studies("delete", "t", *folder).returncode == 2
     with opened(sqlite_url(place / "work")) as storage:  # as a study on a CPU does, once its operators were measured
         table, jobs = table_file(place / "work", "s"), list((place / "work" / "jobs").iterdir())

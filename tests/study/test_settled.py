@@ -36,5 +36,4 @@ def test_a_study_measures_three_plans_before_it_is_settled(monkeypatch, measured
     belief = SimpleNamespace(posterior=posterior, memory=memory, measured=dict.fromkeys(range(measured), 1.0), best=0)
     monkeypatch.setattr(proposal, "believe", lambda *given: belief)
     results = [SimpleNamespace(row=row, out_of_memory=False, step_seconds=1.0) for row in range(measured)]
-    found = proposal.propose(Plans(), results, name="a", seed=0, number=measured)
-    assert found.settled == settled
+    assert proposal.propose(Plans(), results, name="a", seed=0, number=measured).settled == settled

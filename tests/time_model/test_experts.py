@@ -75,8 +75,7 @@ def test_hybridep_sends_one_copy_to_each_rank_and_gathers_the_routing_map() -> N
     copies = 8 * (1 - (7 / 8) ** 8)
     tokens, weights = 4096 * 2048 * 2, 4096 * 128 * 4
     to_others = copies * (1 - 1 / 8)
-    expected = (2 * tokens + weights) * to_others / (0.87 * 900e9) + 2 * (3e-9 * 4096 * copies + 50e-6)
-    assert backward == pytest.approx(expected)
+    assert backward == pytest.approx((2 * tokens + weights) * to_others / (0.87 * 900e9) + 2 * (3e-9 * 4096 * copies + 50e-6))
     routing = 8 * 4096 * 128
     assert forward - backward == pytest.approx(routing * (1 / (0.87 * 900e9) + 2 / 8e12))
 

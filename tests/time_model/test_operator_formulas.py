@@ -55,8 +55,7 @@ def priced(model: str, changes: str, plan: int, numerics: str) -> Case:
     )  # fmt: skip
     letters = symbols(spec, NUMERICS[numerics], degrees, 240)
     job = TrainingJob.of(scenario)
-    text = ",".join(f"{key}={value}" for key, value in degrees.items())
-    x = shapes_of(scenario.layouts([parse_plan(text, 64)]), job)
+    x = shapes_of(scenario.layouts([parse_plan(",".join(f"{key}={value}" for key, value in degrees.items()), 64)]), job)
     found = price_operators(job, x, BlockCollectives(job, x, float(spec.hidden_size)))
     operators = {op.name: op for op in found} | {f"{op.layer} {op.name}": op for op in found}
     return job, x, operators, letters

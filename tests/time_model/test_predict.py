@@ -66,8 +66,7 @@ def test_one_row_and_batched_agree_exactly(stack: str) -> None:
     together = estimate(plans, FULL, stack=stack).step_seconds
     assert np.isfinite(together).all() and (together > 0).all()
     for row, plan in enumerate(plans):
-        alone = estimate([plan], FULL, stack=stack).step_seconds
-        assert np.array_equal(alone[0], together[row]), plan
+        assert np.array_equal(estimate([plan], FULL, stack=stack).step_seconds[0], together[row]), plan
     for column, recompute in enumerate(FULL):
         assert np.array_equal(estimate(plans, [recompute], stack=stack).step_seconds[:, 0], together[:, column])
 
@@ -121,8 +120,7 @@ def test_recomputation_adds_the_forward_time_of_its_modules() -> None:
     layers, m = 96, 12
 
     def again(recompute: str) -> float:
-        found = estimate([f"{plan},recompute={recompute}"], detail=True)
-        return float(found.parts["recompute_seconds"][0, 0])
+        return float(estimate([f"{plan},recompute={recompute}"], detail=True).parts["recompute_seconds"][0, 0])
 
     mine = [row for row in rows.values() if row.layer in ("all", "dense") and row.operator != "launches by the host"]
     gpu = [sum(r.forward_seconds for r in mine), sum(r.dgrad_seconds + r.wgrad_seconds for r in mine)]
@@ -226,8 +224,7 @@ def test_estimate_says_where_its_constants_come_from() -> None:
 
 def test_empty_layouts_give_an_empty_table() -> None:
     layouts = USUAL.layouts([parse_plan("tp=8,pp=8,mbs=1", 1024)]).take(slice(0, 0))
-    found = estimate_step_time(USUAL, layouts, FULL)
-    assert found.step_seconds.shape == (0, len(FULL))
+    assert estimate_step_time(USUAL, layouts, FULL).step_seconds.shape == (0, len(FULL))
 
 
 PUBLISHED = Path(__file__).parent / "published"

@@ -138,8 +138,7 @@ def test_prompts_that_wait_in_a_closed_loop(users, slots):
             queue -= 1
             heapq.heappush(left, now + rng.exponential(steps))
         seen.append(queue)
-    found = float(waiting_prompts(users, slots, 1.0, 1.0))
-    assert found == pytest.approx(np.mean(seen[6_000:]), rel=0.15, abs=0.1)
+    assert float(waiting_prompts(users, slots, 1.0, 1.0)) == pytest.approx(np.mean(seen[6_000:]), rel=0.15, abs=0.1)
     assert float(waiting_prompts(users, slots, 1.0, 0.0)) == pytest.approx(max(users - slots, 0.0), abs=1e-4)
 
 

@@ -140,8 +140,7 @@ def test_validate_reads_what_a_cpu_measured(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(gpu, "MICRO_BATCHES", (1, 64))
     monkeypatch.setattr(gpu, "RECOMPUTE", ("none",))
     for part in gpu.PARTS:
-        command = ["--part", part, "--device", "cpu", "--set", "tiny", "--output", str(tmp_path)]
-        assert gpu.main(command) == 0
+        assert gpu.main(["--part", part, "--device", "cpu", "--set", "tiny", "--output", str(tmp_path)]) == 0
     runs = gpu_runs(tmp_path)
     assert len(runs) == 2 + 2 and {run.part for run in runs} == {"ranks", "sweep"}
     assert all(run.agrees for run in runs)

@@ -166,8 +166,7 @@ FAST_LAYOUTS = ("SM-0001",)
 ])  # fmt: skip
 def test_simumax(row: dict[str, str]) -> None:
     case = read_case(row)
-    request = trace_request(case.scenario, case.plan, (0,))
-    traced, measured = trace_rank(request, 0).peak_bytes / GIB, float(row["peak_mem_gib"])
+    traced, measured = trace_rank(trace_request(case.scenario, case.plan, (0,)), 0).peak_bytes / GIB, float(row["peak_mem_gib"])
     print(f"{row['id']} {case.plan}: measured {measured:.2f}, traced {traced:.2f} GiB ({traced / measured - 1:+.2%})")
     assert traced == pytest.approx(measured, rel=TE_TOLERANCE)
 

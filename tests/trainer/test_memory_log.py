@@ -44,8 +44,7 @@ def test_peak_is_the_largest_moment_not_the_sum() -> None:
 
 def test_views_and_repeated_looks_count_once() -> None:
     with MemoryLog() as log, log.phase("forward"):
-        whole = kib(4)
-        part = whole[: 2 * KIB].view(2, KIB)
+        part = kib(4)[: 2 * KIB].view(2, KIB)
         assert part.numel() == 2 * KIB
     assert log.peak().bytes == 4 * KIB
 
@@ -109,8 +108,7 @@ def test_modules_own_what_their_forward_and_backward_make() -> None:
             out = model(torch.ones(2, 8))
         with log.phase("backward"):
             out.sum().backward()
-    names = {record.module for record in log.storages if record.operator == "mm"}
-    assert names == {"0", "1"}
+    assert {record.module for record in log.storages if record.operator == "mm"} == {"0", "1"}
     assert {record.module for record in log.storages if log.phases[record.phase].kind == "backward"} >= {"0", "1"}
 
 

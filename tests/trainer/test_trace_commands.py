@@ -156,8 +156,7 @@ def test_tensor_ranks_generate_what_one_rank_does(tmp_path):
     assert alone.served.answers_digest == two.served.answers_digest
     for found in (alone.served, two.served):
         assert found.requests == 6 and len(found.ttft_samples) == len(found.tpot_samples) == 2
-        expected = 3 * 6 / (found.ttft_seconds + 5 * found.tpot_seconds)
-        assert found.output_tokens_per_second == pytest.approx(expected)
+        assert found.output_tokens_per_second == pytest.approx(3 * 6 / (found.ttft_seconds + 5 * found.tpot_seconds))
     weights = [found.ranks[0].bytes_by_category["weights"] for found in (alone, two)]
     assert weights[1] < 0.6 * weights[0]
     assert len(alone.step_seconds_samples) == 2 and len(alone.warmup_seconds) == 1

@@ -51,8 +51,7 @@ def test_dense_training(user, tmp_path):
     """Asks: "How do I run Llama 3 70B in fp8 on 64 H100, is NVIDIA's layout as good?" NVIDIA's table has 1,621 tokens/s/GPU
     with TP4 PP8 VPP5 there (a batch of its own); our first plan may be better by as much as search gains, 15 %."""
     model = ("--model", "llama3-70b", "--gpus", "64", "--precision", "fp8")
-    found = user.asks("search", *model, "--tokens", "2T", "--export", str(tmp_path / "run"))
-    first = found["plans"][0]
+    first = user.asks("search", *model, "--tokens", "2T", "--export", str(tmp_path / "run"))["plans"][0]
     assert {"train.sh", "train.sbatch", "plan.json"} <= {path.name for path in (tmp_path / "run").iterdir()}
     assert first["days_to_train"] == pytest.approx(2e12 / (64 * first["tokens_per_second_per_gpu"]) / 86_400)
     theirs = user.asks("explain", *model, "tp=4,pp=8,vpp=5,mbs=1,sp=1")
@@ -186,8 +185,7 @@ def test_money(user):
     fp8: 1,024 H100 at $2.2 for 60 days cost $3.24M; the review's own loop had 55.3 days and $2.99M. In bf16 NVIDIA's recipe
     runs it at 52.6 % of the peak, so the least money is 6 N D / (0.526 x 989 TFLOPS) GPU-seconds, $4.3M: not possible."""
     prices = ("--gpu", "h100=2.2")
-    answer = user.asks("budget", "--money", "$3,000,000", "--days", "60d", *prices, "--gpu", "b200=4.5")
-    best = answer["best"]
+    best = user.asks("budget", "--money", "$3,000,000", "--days", "60d", *prices, "--gpu", "b200=4.5")["best"]
     assert best["cost"] <= 3e6 and best["days"] <= 60 and best["tokens"] == pytest.approx(20 * best["size"]["parameters"])
     flops = 6 * best["size"]["parameters"] * best["tokens"]
     hours = best["days"] * 24 * best["num_gpus"]

@@ -52,8 +52,7 @@ def test_recipes_without_violations_are_legal_or_on_this_list(quick):
 def test_recipes_on_the_edge_are_borderline(quick):
     """The chance to fit decides: between 0.25 and 0.75 the memory model's own error is larger than what is missing or left."""
     priced = [recipe for recipe in quick.recipes if recipe.report is not None]
-    found = {recipe.verdict for recipe in priced}
-    assert found == {FITS, BORDERLINE, DOES_NOT_FIT}
+    assert {recipe.verdict for recipe in priced} == {FITS, BORDERLINE, DOES_NOT_FIT}
     for recipe in priced:
         chance = recipe.report.confidence.fit_probability
         assert (recipe.verdict == BORDERLINE) == (0.25 <= chance <= 0.75), recipe.row

@@ -47,8 +47,7 @@ def test_the_fit_finds_a_common_factor():
     found = [one for run in runs_of(ROWS)[::6] if (one := equation(run, calibration)) is not None]
     slower = [replace(one, run=replace(one.run, tpot_s=1.3 * one.figures[0], ttft_s=1.3 * one.figures[1])) for one in found]
     terms = calibration_with(calibration, solve(slower, SHARING))
-    again = [predicted(one.run, terms) for one in slower]
-    ratios = [one.tpot_s / one.run.tpot_s for one in again if one is not None]
+    ratios = [one.tpot_s / one.run.tpot_s for one in [predicted(one.run, terms) for one in slower] if one is not None]
     assert np.abs(np.log(ratios)).mean() < 0.06 < np.log(1.3)
 
 

@@ -323,8 +323,7 @@ def test_the_pages_are_fresh() -> None:
         "field",
         "diagnosis",
     }
-    held = line_table([]).splitlines()[0]
-    assert held in front_page([], plans, "accuracy")
+    assert line_table([]).splitlines()[0] in front_page([], plans, "accuracy")
 
 
 def test_every_bar_is_held_on_the_page() -> None:
@@ -373,8 +372,7 @@ def test_a_figure_of_a_report_is_right_near_it_or_in_a_band_that_says_something(
 )
 def test_a_verdict_of_a_report(outcome: str, legal: bool | None, fits: bool | None, refusal: str, right: bool) -> None:
     answer = None if legal is None else {**ANSWER, "legal": legal, "fits": fits}
-    row = {**REPORT, "command": "", "step_s": "", "peak_gib": "", "outcome": outcome}
-    (verdict,) = figures_of_report(row, answer, refusal)
+    (verdict,) = figures_of_report({**REPORT, "command": "", "step_s": "", "peak_gib": "", "outcome": outcome}, answer, refusal)
     assert verdict.right == right
 
 

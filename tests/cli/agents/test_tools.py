@@ -32,8 +32,7 @@ def test_every_example_is_taken_by_the_command():
             if one.group == "architecture":
                 continue
             bare = {"plan": "tp=1", "file": "-", "model": "llama3-8b"}
-            given = {**{key: bare[key] for key in tool.bare if key in bare}, name: example(one)}
-            context = tool.context(tool.words(given))
+            context = tool.context(tool.words({**{key: bare[key] for key in tool.bare if key in bare}, name: example(one)}))
             assert context.params[name] not in (None, ()), (tool.name, name)
             usual = one.type is bool and not example(one) and not one.negative
             assert usual or context.get_parameter_source(name) is ParameterSource.COMMANDLINE, (tool.name, name)

@@ -50,8 +50,7 @@ def test_a_start_that_fails_says_so_in_vllms_words():
 
 
 def test_tokens_of_a_deployment_are_those_of_all_ranks():
-    one = start("vllm", "qwen3-30b-a3b", "h100", "0.11.0")
-    both = one.replace(dp=2, ep=2)
+    both = start("vllm", "qwen3-30b-a3b", "h100", "0.11.0").replace(dp=2, ep=2)
     assert engine_memory(both).kv_tokens == 2 * engine_memory(both).blocks * 16
 
 
@@ -106,8 +105,7 @@ def test_sglangs_pool_is_what_loading_leaves_of_the_share():
 
 def test_states_of_hybrids():
     """Qwen3-Next on SGLang: 0.9 of 1.9 parts are states; vLLM's attention block grows to a state's page."""
-    one = start("sglang", "qwen3-next-80b-a3b", "h200", "0.5.6", tp=4)
-    found = engine_memory(one)
+    found = engine_memory(start("sglang", "qwen3-next-80b-a3b", "h200", "0.5.6", tp=4))
     states = next(int(text.split()[0].replace(",", "")) for text in found.groups if "states" in text)
     each = 36 * (4 * 32 * 128 * 128 + 2 * 3 * (2 * 16 * 128 + 32 * 128)) / 4
     assert states == pytest.approx(found.kv_pool_gib * 2**30 * 0.9 / 1.9 / each, abs=1)
