@@ -21,21 +21,23 @@ SIZES = {
     "ffn_hidden_size": 200, "vocab_size": 1000, "position_embedding_type": "rope",
 }  # fmt: skip
 EXPERTS = {"num_moe_experts": 16, "moe_router_topk": 3, "moe_ffn_hidden_size": 56, "moe_shared_expert_intermediate_size": 88}
-LATENT = {
+LATENT_SIZES = {
     "multi_latent_attention": True, "q_lora_rank": 44, "kv_lora_rank": 36, "qk_head_dim": 14, "qk_pos_emb_head_dim": 6,
     "v_head_dim": 18,
 }  # fmt: skip
-HYBRID = {
+HYBRID_SIZES = {
     "hybrid_layer_pattern": "M*GE", "mamba_num_heads": 12, "mamba_head_dim": 20, "mamba_state_dim": 26, "mamba_num_groups": 4,
     "linear_num_key_heads": 4, "linear_num_value_heads": 8, "linear_key_head_dim": 22, "linear_value_head_dim": 30, **EXPERTS,
 }  # fmt: skip
-GATED = {"gated_linear_unit": True, "activation": "swiglu"}
+GATED_SIZES = {"gated_linear_unit": True, "activation": "swiglu"}
 MODELS: dict[str, dict[str, Any]] = {
-    "gpt": SIZES, "gated": SIZES | GATED, "moe": SIZES | GATED | EXPERTS, "mla": SIZES | GATED | LATENT,
-    "hybrid": SIZES | HYBRID, "latent moe": SIZES | EXPERTS | {"moe_latent_size": 40},
-    "gpt-oss": SIZES | GATED | EXPERTS | {"attention_sinks": True, "moe_expert_bias": True},
+    "gpt": SIZES, "gated": SIZES | GATED_SIZES, "moe": SIZES | GATED_SIZES | EXPERTS, "mla": SIZES | GATED_SIZES | LATENT_SIZES,
+    "hybrid": SIZES | HYBRID_SIZES, "latent moe": SIZES | EXPERTS | {"moe_latent_size": 40},
+    "gpt-oss": SIZES | GATED_SIZES | EXPERTS | {"attention_sinks": True, "moe_expert_bias": True},
     "t5": SIZES | {"encoder_num_layers": 2}, "bert": SIZES | {"encoder_num_layers": 4, "masked_lm_head": True},
 }  # fmt: skip
+GPT, GATED, MOE, MLA, HYBRID, LATENT_MOE, GPT_OSS, T5, BERT = (ModelSpec(**sizes) for sizes in MODELS.values())
+A100, H100, H200, B200, MI300X = map(load_gpu, ("a100-sxm-80gb", "h100", "h200", "b200", "mi300x"))
 ENCODER_TOKENS = 48
 """Of a sample, in formulas of two stacks."""
 

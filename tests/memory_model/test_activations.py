@@ -17,6 +17,8 @@ from autoconfig.memory_model.activations import (
     returning_layers,
     warmup_chunks,
 )
+from autoconfig.memory_model.serving import kv_layer_bytes
+from autoconfig.memory_model.sparse import indexer, sparse_attention_backward
 from autoconfig.memory_model.tables import layer_activations, stage_terms
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.layouts import chunk_layers, layouts_of
@@ -25,7 +27,8 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import Recompute, parse_plan
 from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.software.software import StackMemory, load_stack
-from small_models import MODELS
+from small_models import A100, MODELS
+from small_models import MODELS as SMALL
 
 from autoconfig.training.question import Request, understand
 
@@ -43,7 +46,6 @@ def test_findings_example() -> None:
 
 FP16 = Numerics(precision="fp16", attention_dropout=0.1, hidden_dropout=0.1)
 STACK = load_stack("megatron-lm-2022").memory
-A100 = load_gpu("a100-80gb")
 PUBLISHED = ("gpt3-22b", "gpt3-175b", "gpt3-530b", "gpt3-1t")
 
 
@@ -232,3 +234,48 @@ def test_inputs_of_frozen_matrices_are_kept_for_their_adapters_only():
     assert every == full
     kept = {name: float(full[name] - some[name]) for name in full if full[name] != some[name]}
     assert kept == {"norm_outputs": 2 * 1024 * 4096, "mlp_inside": 2 * 1024 * 14336}
+
+
+MODEL, SPARSE_STACK, GPU = load_model("deepseek-v3.2"), load_stack("transformer-engine"), load_gpu("b200")
+S, TP = 4096, 4
+
+
+def saved(sp: bool, seq: int = S) -> dict[str, float]:
+    shape = Shape.of(seq_length=seq, tp=TP, sp=sp, cp=1, ep=1, etp=1, mbs=1)
+    parts = layer_activations(MODEL, "moe", Numerics(), SPARSE_STACK.memory, shape, GPU)
+    return {name: float(np.asarray(size)) for name, size in parts.items()}
+
+
+def test_saved_tensors_are_those_counted_by_hand() -> None:
+    parts, heads = saved(sp=False), 128 / TP
+    assert parts["query_key_value"] == S * 2 * (heads * (128 + 576) + 576)
+    assert parts["latent_output"] == S * 2 * heads * 512
+    assert parts["attention_scores"] == S * 4 * heads
+    assert parts["indexer"] == S * (2 * (64 * 128 + 64 + 2 * 128) + 4 * 2048)
+    assert saved(sp=True)["indexer"] - parts["indexer"] == S * 2 * (7168 + 1536), "gathered inputs of the indexer"
+    assert saved(sp=False, seq=1024)["indexer"] == 1024 * (2 * (64 * 128 + 64 + 2 * 128) + 4 * 1024), "all keys there are"
+
+
+def test_chosen_keys_of_a_small_model() -> None:
+    """With sequence parallelism the gathered inputs beside; of fewer tokens than the top-k, all of them."""
+    model = ModelSpec(**SMALL["mla"]).replace(dsa_indexer_n_heads=6, dsa_indexer_head_dim=12, dsa_indexer_topk=512)
+    own, latent = 6 * 12 + 6 + 2 * 12, 36 + 6
+    for tp, tokens, wanted in ((1, S, 2 * own + 4 * 512), (2, S, 2 * (own + 96 + 44) + 4 * 512), (1, 64, 2 * own + 4 * 64)):
+        shape = Shape.of(seq_length=tokens, tp=tp, sp=tp > 1, cp=1, ep=1, etp=1, mbs=1)
+        assert indexer(model, Numerics(), shape) == tokens * wanted
+    expected = S * (2 * (12 * (latent + 36 + 18) + 6 * 12) + 4 * (latent + 12) + 12 * 512)
+    halves = Shape.of(seq_length=S, tp=2, sp=False, cp=1, ep=1, etp=1, mbs=1)
+    assert sparse_attention_backward(model, Numerics(), halves) == expected
+
+
+def test_recomputing_core_attention_frees_the_indexer_and_keeps_what_goes_in() -> None:
+    parts = saved(sp=True)
+    kept_of = kept_under_selective(parts, ("core_attn",), SPARSE_STACK.memory).kept
+    assert kept_of["indexer"] == kept_of["latent_output"] == kept_of["attention_scores"] == 0
+    assert kept_of["query_key_value"] == parts["query_key_value"]
+
+
+@pytest.mark.parametrize(("kv", "size"), [("bf16", 1152 + 132), ("fp8", 656 + 132)])
+def test_a_cached_token_holds_the_latent_and_the_indexers_key(kv: str, size: int) -> None:
+    assert [kv_layer_bytes(MODEL, tp, kv) for tp in (1, 8)] == [size, size], "whole on every rank"
+    assert kv_layer_bytes(load_model("deepseek-v3"), 1, "bf16") == 1152

@@ -18,15 +18,13 @@ from autoconfig.memory_model.serving import (
     weights_bytes,
 )
 from autoconfig.specs.errors import GIB
-from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import EngineSpec, ModuleFormats, load_engine, module_formats
-from small_models import MODELS
+from small_models import H100, H200, MODELS
 
-H100, H200 = load_gpu("h100"), load_gpu("h200")
 TRTLLM = load_engine("trtllm-1.2")
 
 

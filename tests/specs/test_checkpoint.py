@@ -3,6 +3,7 @@ and which are known by their ids."""
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.config_reader import ConfigReader
 from autoconfig.specs.models.huggingface import model_from_mapping
 from autoconfig.specs.models.model_catalogue import load_model, model_names, published_checkpoint, resolve_model
-from autoconfig.specs.models.module_names import linear_modules
+from autoconfig.specs.models.module_names import ModuleNames, linear_modules
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.models.published import TABLE
 from autoconfig.specs.remarks import sentences
@@ -28,7 +29,15 @@ from autoconfig.specs.software.checkpoint import (
     checkpoint_of,
     quantised_at_load,
 )
-from autoconfig.specs.software.engine import loads_checkpoint, supports
+from autoconfig.specs.software.engine import (
+    ModuleFormats,
+    load_engine,
+    loads_checkpoint,
+    nearest_release,
+    require_sparse_kernels,
+    supports,
+)
+from small_models import A100, B200, H100, MI300X, MLA
 
 from autoconfig.engines.export import export_texts
 from autoconfig.planning.resolve import read_checkpoint
@@ -504,3 +513,64 @@ def test_weights_are_quantised_at_load():
     assert dict(quantised_at_load("bitsandbytes").formats(model).exact)["mlp"] == pytest.approx(0.5 + 4 / 64)
     with pytest.raises(UnsupportedError, match="needs a checkpoint in that format"):
         quantised_at_load("awq")
+
+
+@pytest.mark.parametrize(("gpu", "runs"), [(A100, False), (H100, True), (B200, True), (load_gpu("rtx-5090"), False)])
+def test_kernels_of_sparse_attention(gpu, runs):
+    if runs:
+        require_sparse_kernels(MLA, gpu)
+    else:
+        with pytest.raises(InputError, match="not for"):
+            require_sparse_kernels(MLA, gpu)
+
+
+@pytest.mark.parametrize(("gpu", "form"), [(H100, "mxfp4_weight_only"), (B200, "mxfp4"), (MI300X, "mxfp4_weight_only")])
+def test_mxfp4_multiplies_from_blackwell_on(gpu, form):
+    found = ModuleFormats(attention="bf16", mlp="fp8", experts="mxfp4").on(gpu)
+    assert (found.attention, found.mlp, found.experts) == ("bf16", "fp8", form)
+    exact = ModuleFormats(attention="fp8", mlp="bf16", experts="int4", exact=(("mlp", 1.25),))
+    assert [exact.bytes_of(part) for part in ("attention", "mlp", "experts", "recurrent", "output")] == [
+        1, 1.25, 0.515625, 1, 2,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("framework", "kind", "gpu", "loads"), [
+    ("vllm", "awq", H100, True), ("vllm", "nonsense", H100, False), ("megatron", "awq", H100, False),
+    ("vllm", "awq", replace(H100, compute_capability=5.0), False),
+])  # fmt: skip
+def test_checkpoints_that_engines_load(framework, kind, gpu, loads):
+    assert (loads_checkpoint(framework, kind, gpu) == "") == loads
+
+
+def test_releases_of_engines_between_two_known_ones_lie_by_date():
+    """1.0 is of September, 0.21 of July and 1.2 of December 2025."""
+    assert nearest_release("nonsense", "1.0") is None
+    for name in ("trtllm-0.20", "trtllm-1.2"):
+        assert nearest_release("tensorrt-llm", name.split("-")[1]).name == name
+    between = nearest_release("tensorrt-llm", "1.0")
+    months = {"0.20": 6, "1.0": 9, "1.2": 12}
+    share = (months["1.2"] - months["1.0"]) / (months["1.2"] - months["0.20"])
+    assert (between.name, between.between) == ("trtllm-1.2", ("trtllm-0.20", pytest.approx(share)))
+    assert load_engine("trtllm-1.2").is_release("v1.2") and not load_engine("trtllm-1.2").is_release("1.1")
+    assert load_engine("trtllm-1.2").is_release("") and not load_engine("trtllm-1.2").is_release("none")
+
+
+@pytest.mark.parametrize(("count", "taken"), [(18, True), (19, False)])
+def test_expressions_of_a_list_end_in_bounded_time(count, taken):
+    """60 characters and four repeats: 60^4 / 24 = 540,000 steps each; ten million in all."""
+    names = [f"re:a*b*c*d*{i}" for i in range(count)]
+    if taken:
+        ModuleNames(names, "x")
+    else:
+        with pytest.raises(InputError, match="simple repeats"):
+            ModuleNames(names, "x")
+
+
+@pytest.mark.parametrize(("said", "each"), [
+    ({"load_in_4bit": True}, 0.5 + 4 / 64), ({"load_in_8bit": True}, 1.0),
+    ({"load_in_4bit": True, "bnb_4bit_use_double_quant": True}, 0.5 + (1 + 4 / 256) / 64),
+])  # fmt: skip
+def test_bytes_of_bitsandbytes_weights(said, each):
+    """Dettmers et al. 2023 (QLoRA), section 3: 64 weights share an fp32 maximum, or a byte of which 256 share one."""
+    found = checkpoint_of({"quantization_config": {"quant_method": "bitsandbytes", **said}}, "x")
+    assert found.main.bytes == pytest.approx(each, rel=1e-12)

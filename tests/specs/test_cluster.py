@@ -20,6 +20,7 @@ from autoconfig.specs.hardware.cluster import (
 from autoconfig.specs.hardware.cluster_file import KEYS, cluster_from_mapping, load_cluster
 from hypothesis import given
 from hypothesis import strategies as st
+from small_models import H100
 from tables import table, tabled
 
 FOLDER = Path(catalogue.__file__).parents[1] / "catalogue" / "gpus"
@@ -351,9 +352,6 @@ def test_any_bytes_give_a_file_error_or_an_input_error(tmp_path_factory, content
 def test_numbers_of_a_cluster_that_are_not_believed(key, most):
     with pytest.raises(InputError, match=f"{key}={most * 3 // 2} must be .*(at most|from 1 to) {most:,}$"):
         cluster_from_mapping({"gpu": "h100", "num_gpus": 8, key: most * 3 // 2})
-
-
-H100, B200 = (load_gpu("h100"), load_gpu("b200"))
 
 
 @pytest.mark.parametrize(("share", "known"), [(0.901, True), (0.899, False), (1.099, True), (1.101, False), (1.0, True)])

@@ -3,20 +3,23 @@
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.layouts import layouts_of, stage_table
+from autoconfig.specs.models.hybrid import delta_rule_flops_per_token, scan_flops_per_token, state_layer_bytes
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import (
     active_matmul_parameters,
+    cross_attention_parameters,
     layer_parameters,
     model_flops_per_token,
     mtp_layer_parameters,
     total_parameters,
 )
-from autoconfig.specs.models.pattern import parse_pattern, pattern_letters
+from autoconfig.specs.models.pattern import parse_pattern, pattern_letters, published_layers, scaled_pattern
 from autoconfig.specs.plan import parse_plan
+from small_models import BERT, GPT, HYBRID, MOE, T5
 from tables import tabled
 
 NANO, SUPER, NEXT = (load_model(name) for name in ("nemotron-3-nano", "nemotron-3-super", "qwen3-next-80b-a3b"))
-PUBLISHED = {
+WITH_PREDICTION = {
     "nemotron-3-nano": (31_577_940_288, 0),
     "nemotron-3-super": (120_668_707_840, 2_942_325_248),
     "qwen3-next-80b-a3b": (79_674_391_296, 81_324_862_720 - 79_674_391_296),
@@ -27,14 +30,14 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", WITH_PREDICTION)
 def test_parameters_are_those_published(name: str) -> None:
-    model, (main, prediction) = load_model(name), PUBLISHED[name]
+    model, (main, prediction) = load_model(name), WITH_PREDICTION[name]
     assert total_parameters(model) == main == model.published_parameters
     assert total_parameters(model, mtp=True) == main + prediction
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", WITH_PREDICTION)
 def test_active_parameters_are_all_but_the_embedding_and_the_experts_not_chosen(name: str) -> None:
     """Norms, convolutions and heads' scalars are no matmuls: less than 0.1 %."""
     model = load_model(name).replace(mtp_num_layers=0)
@@ -112,3 +115,56 @@ def test_prediction_is_left_out_where_asked() -> None:
     without = SUPER.replace(mtp_num_layers=0)
     assert total_parameters(without, mtp=True) == total_parameters(SUPER)
     assert SUPER.mtp_kinds == ("attention", "moe")
+
+
+@pytest.mark.parametrize(("model", "of"), [
+    (GPT, ("dense",)), (MOE, ("dense", "moe")), (T5, ("encoder", "decoder")), (BERT, ("dense",)),
+    (HYBRID, ("mamba", "attention", "gdn", "moe")),
+])  # fmt: skip
+def test_kinds_of_layers(model, of):
+    assert model.kinds == of and model.is_encoder_only == (model is BERT) and model.is_encoder_decoder == (model is T5)
+    assert model.has_dense_mlp == (model not in (MOE, HYBRID))
+    assert model.attention_layers == (1 if model is HYBRID else 4)
+
+
+@pytest.mark.parametrize(("freq", "moe", "slides"), [
+    (1, (1, 1, 1, 1), (0, 0, 0, 0)), (2, (1, 0, 1, 0), (1, 0, 1, 0)), (3, (1, 0, 0, 1), (1, 1, 0, 1)),
+    ((0, 1, 1, 0), (0, 1, 1, 0), (0, 1, 1, 0)), (None, None, (1, 1, 1, 1)),
+])  # fmt: skip
+def test_which_layers_have_experts_and_which_slide(freq, moe, slides):
+    """Megatron's --moe-layer-freq N: layers 0, N, 2 N ...; --window-attn-skip-freq N: layers N, 2 N, ... counted from 1 do not
+    slide."""
+    assert moe is None or MOE.replace(moe_layer_freq=freq).moe_pattern == moe
+    assert GPT.replace(window_size=8, window_attn_skip_freq=freq).sliding_pattern == slides
+    assert GPT.replace(window_attn_skip_freq=freq).sliding_pattern == (0, 0, 0, 0)
+
+
+def test_a_state_of_recurrent_layers_in_bytes():
+    """Mamba-2: 12 heads of 20 channels and 26 states in fp32, 3 columns of 240 + 2 x 4 x 26 channels in 16 bits; Gated
+    DeltaNet: 8 heads of 22 x 30, 3 columns of 2 x 4 x 22 + 8 x 30."""
+    assert state_layer_bytes(HYBRID, "mamba", 2) == (4 * 12 * 20 * 26 + 2 * 3 * (240 + 208)) / 2
+    assert state_layer_bytes(HYBRID, "gdn", 1) == 4 * 8 * 22 * 30 + 2 * 3 * (176 + 240)
+    assert state_layer_bytes(HYBRID, "attention", 1) == 0
+    assert scan_flops_per_token(HYBRID) == 12 * (2 * 128 * 20 + 4 * 26 * 20) + 2 * 4 * 128 * 26
+    assert delta_rule_flops_per_token(HYBRID) == 8 * (6 * 22 * 30 + 2 * 64 * (2 * 22 + 30))
+
+
+@pytest.mark.parametrize(("pattern", "layers", "found", "units"), [
+    ("M-*-", 4, "M-M-*-*-", 2), ("MMM*", 8, "MMM*MMM*", 4), ("MMM*", 4, "MMM*", 4), ("MMM*", 2, "M*", 4),
+    ("MMM*/ME", 6, "MMM*MM/ME", 4), ("M*-", 3, "M*-", 3),
+])  # fmt: skip
+def test_a_mix_of_more_or_fewer_layers(pattern, layers, found, units):
+    """Three quarters of 6 layers are 4.5: the larger remainder is the first kind's."""
+    if pattern != "M-*-":
+        assert scaled_pattern(pattern, layers) == found
+    assert published_layers(pattern) == units
+
+
+def test_parameters_of_depths_and_of_cross_attention():
+    """A depth: its layer, 2 h x h, and the output layer again. Cross-attention on two ranks: q and proj over both, keys and
+    values of half of the heads, their biases, a whole bias behind it and a norm."""
+    shorter, depth = GPT.replace(num_layers=3), GPT.replace(mtp_num_layers=1)
+    layer = active_matmul_parameters(GPT) - active_matmul_parameters(shorter)
+    assert active_matmul_parameters(depth) - active_matmul_parameters(GPT) == layer + 2 * 96 * 96 + 1000 * 96
+    weights = 96 * 240 / 2 + 96 * 2 * 40 + 240 * 96 / 2
+    assert cross_attention_parameters(T5, 2) == weights + 240 / 2 + 2 * 40 + 96 + 2 * 96

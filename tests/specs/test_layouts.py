@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from autoconfig.specs.errors import InputError, PlanError
+from autoconfig.specs.errors import InputError, PlanError, UnknownKeyError
 from autoconfig.specs.layouts import (
     chunk_layers,
     layout_text,
@@ -32,6 +32,7 @@ from autoconfig.specs.software.engine import (
 )
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from small_models import GPT
 from tables import tabled
 
 recomputes = st.one_of(
@@ -340,3 +341,39 @@ def test_a_layout_needs_three_stages(plan, needed):
     layers = 23 if needed else 16
     model = load_model("llama3-8b").replace(num_layers=layers)
     assert needs_layout(model, parse_plan(plan, 6)) == needed
+
+
+@pytest.mark.parametrize(("text", "gpus", "given", "expected"), [
+    ("tp=4", 64, {}, {"dp": 16, "sp": False, "dist_opt": True, "mbs": 1}), ("tp=4", 64, {"sp": True}, {"sp": True}),
+    ("tp=1", 64, {"sp": True}, {"sp": False}), ("pp=2,cp=4", 64, {"sp": True}, {"dp": 8, "sp": False}),
+    ("tp=4,fsdp=3", 64, {}, {"dist_opt": False}), ("tp=4,fsdp=3,dist_opt=1", 64, {}, {"dist_opt": True}),
+    ("tp=64", 8, {}, {"dp": 1}), ("tp=4", 64, {"dist_opt": False}, {"dist_opt": False}),
+    ("dp=3,TP=2", 64, {}, {"dp": 3, "tp": 2}),
+])  # fmt: skip
+def test_keys_that_a_short_form_leaves_out(text, gpus, given, expected):
+    found = parse_plan(text, gpus, **given)
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert parse_plan(str(found), gpus) == found
+
+
+@pytest.mark.parametrize(("text", "mended"), [("tpp=2,pp=2", "tp=2,pp=2"), ("ppp=2,tp=2,ppp=4", "pp=2,tp=2,ppp=4")])
+def test_the_first_wrong_key_is_mended(text, mended):
+    with pytest.raises(UnknownKeyError) as caught:
+        parse_plan(text, 8)
+    assert caught.value.mended == mended
+
+
+@pytest.mark.parametrize(("plan", "middle"), [
+    ("pp=3,first=3,last=4", 5), ("pp=4,first=2,last=2", 4), ("pp=2,first=5,last=7", 0), ("pp=1", 0), ("pp=6", 2),
+])  # fmt: skip
+def test_layers_between_the_ends(plan, middle):
+    model = GPT.replace(num_layers=12)
+    assert middle_layers(model, layouts_of([parse_plan(plan, 12)], model, 24)).tolist() == [middle]
+
+
+@pytest.mark.parametrize(("text", "gpus"), [
+    ("tp=4,pp=2,adp=2,ep=8,replicas=3", 48), ("tp=1", 1), ("prefill(tp=2,replicas=3)+decode(tp=4)", 10),
+])  # fmt: skip
+def test_gpus_of_a_deployment(text, gpus):
+    found = parse_serve_plan(text)
+    assert found.gpus == gpus and parse_serve_plan(str(found)) == found

@@ -32,10 +32,9 @@ from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Numerics, Workload
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.software import StackMemory
-from small_models import MODELS
+from small_models import H100, MODELS
 from tables import tabled
 
-H100 = load_gpu("h100")
 MODEL = ModelSpec(**MODELS["gpt"])
 INT32 = 2147483648
 """2^31: no index of a tensor's dimension reaches it."""

@@ -25,6 +25,7 @@ from autoconfig.specs.models.model_catalogue import (
     resolve_model,
 )
 from autoconfig.specs.models.module_names import _attention
+from autoconfig.specs.models.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS, apply_overrides
 from autoconfig.specs.models.parameters import (
     active_matmul_parameters,
     layer_parameters,
@@ -33,7 +34,9 @@ from autoconfig.specs.models.parameters import (
     total_parameters,
 )
 from autoconfig.specs.remarks import sentences
-from small_models import MODELS
+from hypothesis import given
+from hypothesis import strategies as st
+from small_models import GPT, MODELS
 from tables import table, tabled
 
 FILES = sorted(path.stem for path in FOLDER.glob("*.json") if path != INDEX)
@@ -322,3 +325,87 @@ def test_flops_of_encoder_and_decoder_by_hand(convention, seen, frozen, passes):
     pairs = 2 * 1000 + 0.25 * 2 * (seen + 1000)
     found = model_flops_per_token(model, 1000, convention, frozen=frozen, decoder_seq_length=250)
     assert found == pytest.approx(2 * passes * weights + 3 * 4 * 240 * pairs)
+
+
+@pytest.mark.parametrize(("billions", "batch"), [
+    (1, 512), (1.7, 512), (3.6, 512), (7.5, 512), (18.4, 1024), (39.1, 1536), (76.1, 1792), (145.6, 2304), (310.1, 2160),
+    (529.6, 2520), (1008, 3072), (9000, 3072),
+])  # fmt: skip
+def test_a_gpt_trains_with_the_batch_of_narayanans_nearest_size(billions, batch):
+    """Narayanan et al. 2021, Table 1."""
+    assert gpt3_style(billions * 1e9).default_global_batch_size == batch
+
+
+GPT3, LLAMA3_8B = load_model("175b"), load_model("llama3-8b")
+
+
+def test_nothing_given_is_the_model_itself() -> None:
+    assert apply_overrides(GPT3, {}) is GPT3
+    assert apply_overrides(GPT3, {"num_layers": None, "hidden_size": 12288}) is GPT3
+
+
+def test_name_sources_and_count_say_it_was_changed() -> None:
+    model = apply_overrides(GPT3, {"num_layers": 48})
+    assert (model.name, model.num_layers, model.published_parameters) == ("gpt3-175b*", 48, None)
+    assert model.sources["num_layers"] == "given by the user"
+    assert apply_overrides(model, {"num_layers": 24}).name == "gpt3-175b*"
+
+
+def test_text_digits_and_booleans() -> None:
+    model = apply_overrides(GPT3, {"num_layers": "4", "untie_embeddings_and_output_weights": True, "gated_linear_unit": True})
+    assert (model.num_layers, model.untie_embeddings_and_output_weights, model.activation) == (4, True, "geglu")
+
+
+@pytest.mark.parametrize("changes", [
+    {"num_layers": 0}, {"num_layers": -1}, {"num_layers": 1.5}, {"num_layers": "many"}, {"num_layers": True},
+    {"hidden_size": 12289}, {"num_query_groups": 7}, {"num_layers": 10**30}, {"num_attention_heads": 0},
+    {"num_moe_experts": 4, "moe_router_topk": 5}, {"add_bias_linear": 1}, {"kv_channels": [1]},
+])  # fmt: skip
+def test_numbers_no_model_can_have(changes: dict[str, object]) -> None:
+    with pytest.raises(InputError):
+        apply_overrides(GPT3, changes)
+
+
+def test_unknown_names_get_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="num_layers"):
+        apply_overrides(GPT3, {"num_layer": 4})
+
+
+@given(
+    st.sampled_from(["175b", "llama3-8b", "deepseek-v3", "gpt-oss-20b", "mixtral-8x7b"]),
+    st.dictionaries(
+        st.sampled_from([*INTEGER_FIELDS, *BOOLEAN_FIELDS]),
+        st.one_of(st.integers(-2, 200), st.integers(), st.booleans(), st.none(), st.text(max_size=3)),
+        max_size=4,
+    ),
+)
+def test_any_override_gives_a_model_or_our_error(name: str, changes: dict[str, object]) -> None:
+    try:
+        model = apply_overrides(load_model(name), changes)
+    except AutoconfigError as error:
+        assert str(error)
+    else:
+        assert isinstance(model, ModelSpec) and total_parameters(model) > 0
+
+
+@pytest.mark.parametrize(("model", "change", "expected"), [
+    (GPT, {"num_attention_heads": 48, "num_query_groups": 8}, {"num_attention_heads": 48, "kv_channels": 10}),
+    ("gpt3-175b", {"hidden_size": 6144}, {"kv_channels": 64, "ffn_hidden_size": 4 * 6144}),
+    ("gpt3-175b", {"num_attention_heads": 48}, {"kv_channels": 256, "num_query_groups": 48}),
+    ("gpt3-175b", {"default_seq_length": 4096}, {"max_position_embeddings": 4096}),
+    ("gpt3-175b", {"default_seq_length": 1024}, {"max_position_embeddings": 1024}),
+    ("llama3-8b", {"default_seq_length": 1024}, {"max_position_embeddings": 8192}),
+    ("llama3-8b", {"default_seq_length": 65536}, {"max_position_embeddings": 65536}),
+    ("llama3-8b", {"num_moe_experts": 8}, {"moe_router_topk": 2, "moe_ffn_hidden_size": 14336}),
+    ("llama3-8b", {"num_moe_experts": 1}, {"moe_router_topk": 1, "moe_ffn_hidden_size": 14336}),
+    ("llama3-8b", {"num_moe_experts": 8, "ffn_hidden_size": 1024}, {"moe_ffn_hidden_size": 1024}),
+    ("gpt3-175b", {"gated_linear_unit": True}, {"activation": "geglu"}),
+    ("llama3-8b", {"gated_linear_unit": False}, {"activation": "gelu"}),
+    ("mixtral-8x7b", {"num_moe_experts": 0}, {"num_moe_experts": None, "moe_layer_freq": 1}),
+    ("deepseek-v3", {"num_layers": 5}, {"moe_layer_freq": (0, 0, 0, 1, 1)}),
+    ("llama3-8b", {"num_layers": "16"}, {"num_layers": 16, "published_parameters": None, "name": "llama3-8b*"}),
+])  # fmt: skip
+def test_what_follows_a_changed_number(model, change, expected):
+    """Heads share the width where they did, an MLP of four widths stays one, and experts are as wide as the MLP was."""
+    found = apply_overrides(load_model(model) if isinstance(model, str) else model, change)
+    assert {name: getattr(found, name) for name in expected} == expected

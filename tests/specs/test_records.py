@@ -13,7 +13,7 @@ from autoconfig.specs.errors import (
     parse_size,
     whole_number,
 )
-from autoconfig.specs.hardware.cluster import brief, cluster_of, load_gpu
+from autoconfig.specs.hardware.cluster import brief, cluster_of
 from autoconfig.specs.job import Job, ranks_of_stages, read_stages
 from autoconfig.specs.json_record import AboveZero, Natural, NotNegative, Positive, Share
 from autoconfig.specs.measurement import ExitCode, step_statistics
@@ -24,6 +24,7 @@ from autoconfig.specs.run_settings import (
 )
 from autoconfig.specs.scenario import (
     TYPE_BYTES,
+    Entry,
     Factors,
     Numerics,
     Scenario,
@@ -36,11 +37,9 @@ from autoconfig.specs.software.engine import (
     EngineSpec,
 )
 from autoconfig.specs.software.software import StackMemory, StackTime, load_stack
-from small_models import MODELS
+from small_models import GPT, H100, MODELS, MOE, T5
 from tables import tabled
 
-H100, B200 = (load_gpu("h100"), load_gpu("b200"))
-GPT, MOE, T5, MLA = (ModelSpec(**MODELS[name]) for name in ("gpt", "moe", "t5", "mla"))
 TE = load_stack("transformer-engine")
 
 DEFAULTS = [
@@ -215,3 +214,7 @@ def test_ranks_that_stand_for_stages_are_the_first_and_the_last_of_each():
     assert ranks_of_stages(plan, (0, 2), both_ends=True) == (0, 7, 16, 23)
     assert ranks_of_stages(plan, (1, 3), both_ends=False) == (8, 24)
     assert ranks_of_stages(parse_plan("pp=4,mbs=1", 4), (0, 3), both_ends=True) == (0, 3)
+
+
+def test_an_entry_of_a_calibration_is_dense_unless_it_says_so():
+    assert Entry(architecture="x", generation="y", factors=Factors()).kind == "dense"

@@ -4,11 +4,31 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from autoconfig.specs.errors import UnknownNameError
+from autoconfig.specs.errors import InputError, UnknownNameError
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
-from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.scenario import FORMATS, Numerics, gathers_fp8, userbuffers_know, userbuffers_run
+from autoconfig.specs.plan import Recompute
+from autoconfig.specs.run_settings import (
+    GivenSettings,
+    RunSettings,
+    formula_only,
+    kind_of,
+    read_graphs,
+    recipes,
+    resolve_settings,
+    usual_graphs,
+    usual_settings,
+    without_ring,
+)
+from autoconfig.specs.scenario import (
+    FORMATS,
+    Numerics,
+    Scenario,
+    Workload,
+    gathers_fp8,
+    userbuffers_know,
+    userbuffers_run,
+)
 from autoconfig.specs.software.engine import (
     KV_BYTES,
     RELEASED,
@@ -22,9 +42,11 @@ from autoconfig.specs.software.engine import (
     supports,
     weight_format,
 )
-from autoconfig.specs.software.software import load_stack
-from small_models import MODELS
+from autoconfig.specs.software.software import StackOptions, load_stack, with_options
+from small_models import B200, GPT, H100, HYBRID, MI300X, MLA, MOE
 from tables import tabled
+
+from autoconfig.training.question import request_of, understand
 
 
 def test_every_engine_loads_and_names_a_known_parent():
@@ -87,8 +109,6 @@ def test_years_between_releases_of_kernels() -> None:
     assert between == pytest.approx([3, 3, 4]) and kernel_age(load_engine("trtllm-1.2")) == 0 == kernel_age(load_engine("vllm"))
 
 
-H100, B200 = (load_gpu("h100"), load_gpu("b200"))
-GPT, MOE, T5, MLA = (ModelSpec(**MODELS[name]) for name in ("gpt", "moe", "t5", "mla"))
 TE = load_stack("transformer-engine")
 
 
@@ -117,3 +137,202 @@ def test_userbuffers(model, numerics, gpu, plan, runs):
     assert bool(userbuffers_run(model, Numerics(**numerics), TE, cluster_of(gpu, 16), tp=tp, sp=sp, fsdp=fsdp)) == runs
     without = replace(TE, time=replace(TE.time, tp_overlap_share=0.0))
     assert not userbuffers_know(model, Numerics(), without)
+
+
+PARTS = read_graphs("attn moe_router moe_preprocess")
+FULL = RunSettings(
+    dispatcher="hybridep", cuda_graphs=read_graphs("full_iteration"), ep_overlap=True, fused_experts=True, fp8_attention=True
+)
+
+
+def settings(software: str, model: str, gpu: str, precision: str, **given: object) -> RunSettings:
+    cluster = cluster_of(load_gpu(gpu), 64)
+    asked = GivenSettings(**given)  # type: ignore[arg-type]
+    more = {"precision": precision, "dropless": True, "seq_length": 4096}
+    return resolve_settings(asked, load_model(model), cluster, load_stack(software), **more).widest
+
+
+@pytest.mark.parametrize(("software", "model", "gpu", "precision", "expected"), [
+    ("transformer-engine", "qwen3-30b-a3b", "gb200", "bf16", RunSettings()),
+    ("megatron-moe-modelzoo", "qwen3-30b-a3b", "gb300", "mxfp8", RunSettings(dispatcher="hybridep", cuda_graphs=PARTS)),
+    ("megatron-moe-modelzoo", "qwen3-30b-a3b", "h100", "bf16", RunSettings(dispatcher="deepep")),
+    ("nemo-25.11", "qwen3-30b-a3b", "h100", "tensorwise", RunSettings(ep_overlap=True)),
+    ("nemo-26.04", "qwen3-30b-a3b", "h100", "tensorwise", RunSettings()),
+    ("nemo-26.06", "qwen3-30b-a3b", "gb300", "mxfp8", FULL),
+    ("nemo-26.07", "qwen3-30b-a3b", "gb300", "mxfp8", FULL),
+    ("nemo-26.04", "qwen3-30b-a3b", "gb300", "mxfp8",
+     RunSettings(dispatcher="hybridep", cuda_graphs=read_graphs("moe_router moe_preprocess"))),
+    ("nemo-26.06", "llama3-70b", "gb300", "mxfp8", RunSettings()),
+])  # fmt: skip
+def test_defaults_follow_software_gpu_model_and_precision(
+    software: str, model: str, gpu: str, precision: str, expected: RunSettings
+) -> None:
+    assert settings(software, model, gpu, precision) == expected
+
+
+def test_every_recipe_of_a_mixture_says_its_plan_whole() -> None:
+    """Recipes that leave their plan to a base recipe were one expert-parallel rank without a batch (3 of 26.08 on H100)."""
+    mixtures = [one for one in recipes() if load_model(one.model).is_moe]
+    assert len(mixtures) > 200
+    assert [one.row for one in mixtures if int(one.row["ep"]) == 1 or not one.row["gbs"]] == []
+
+
+def test_a_model_without_a_recipe_runs_as_most_recipes_do() -> None:
+    assert settings("nemo-26.06", "mixtral-8x7b", "gb300", "mxfp8").full_iteration
+    assert settings("nemo-26.02", "mixtral-8x7b", "gb300", "mxfp8").dispatcher == "hybridep"
+
+
+def test_the_majority_of_models_counts_and_of_each_its_last_recipes() -> None:
+    """GB200, MXFP8, 26.06: four of five mixtures have graphs of the full iteration, three FP8 attention, two an FP8 output
+    layer; older plans of the same models, still in the release, do not count."""
+    found = usual_settings("mixture", "gb200", "gb200", "mxfp8", "nemo-26.06")
+    mine = [r for r in recipes() if (r.row["kind"], r.gpu, r.precision, r.task) == ("mixture", "gb200", "mxfp8", "pretrain")]
+    alive = [r for r in mine if r.release <= "nemo-26.06" <= r.until]
+    last = {r.model: max(one.release for one in alive if one.model == r.model) for r in alive}
+    voters = [r.settings for r in alive if r.release == last[r.model]]
+    assert len(voters) == len(last) == 5 < len(alive)
+    for name in ("ep_overlap", "fused_experts", "fp8_attention", "fp8_output", "full_iteration"):
+        assert getattr(found, name) == (sum(getattr(one, name) for one in voters) > 2), name
+    assert (
+        usual_settings("mixture", "a100", "", "bf16", "nemo-26.06")
+        is None
+        is usual_settings("mixture", "h100", "h100", "bf16", "nemo-24.07")
+    )
+
+
+def test_the_kind_of_every_recipe_is_its_models() -> None:
+    assert {(r.model, r.row["kind"]) for r in recipes()} == {(r.model, kind_of(load_model(r.model))) for r in recipes()}
+
+
+@pytest.mark.parametrize(("gpu", "plan", "given", "changed"), [
+    ("gb200", "ep=8", {}, {}),
+    ("gb200", "ep=1", {}, {"dispatcher": "alltoall", "cuda_graphs": frozenset(), "ep_overlap": False}),
+    ("gb200", "pp=2,ep=8", {}, {"ep_overlap": False}),
+    ("gb200", "pp=2,vpp=2,ep=8", {}, {}),
+    ("gb200", "pp=2,ep=8", {"ep_overlap": True}, {}),
+    ("gb200", "ep=8,recompute=full:uniform:1", {}, {"ep_overlap": False}),
+    ("gb200", "ep=8,recompute=selective:moe", {"cuda_graphs": PARTS}, {"cuda_graphs": PARTS, "ep_overlap": False}),
+    ("gb200", "ep=8", {"dispatcher": "alltoall"}, {"dispatcher": "alltoall", "cuda_graphs": frozenset()}),
+    ("gb200", "ep=8", {"fp8_attention": False, "fp8_output": True}, {"fp8_attention": False, "fp8_output": True}),
+])  # fmt: skip
+def test_usual_switches_give_way_to_the_plan_and_given_ones_do_not(
+    gpu: str, plan: str, given: dict[str, object], changed: dict[str, object]
+) -> None:
+    scenario = understand(request_of({"model": "qwen3-30b-a3b", "gpus": 64, "gpu": gpu, "precision": "mxfp8"})).scenario
+    scenario = replace(scenario, given=GivenSettings(**given))  # type: ignore[arg-type]
+    one = scenario.read_plan(plan)
+    assert scenario.settings(one) == replace(FULL, **changed)  # type: ignore[arg-type]
+    layouts = scenario.layouts([one])
+    assert [settings.beside(one.recompute) for settings, _ in layouts.by_settings()] == [
+        replace(FULL, **changed).beside(one.recompute)  # type: ignore[arg-type]
+    ]
+
+
+def test_a_gpu_without_recipes_takes_those_of_its_class() -> None:
+    found, own = (
+        settings("nemo-26.04", "qwen3-30b-a3b", "h200", "bf16"),
+        settings("nemo-26.04", "qwen3-30b-a3b", "h100", "bf16"),
+    )
+    assert found == own
+
+
+def test_deepep_gives_way_where_links_join_boards() -> None:
+    assert settings("nemo-26.04", "qwen3-30b-a3b", "gb200", "mxfp8", dispatcher="deepep").dispatcher == "alltoall"
+    assert settings("nemo-26.04", "qwen3-30b-a3b", "b200", "mxfp8", dispatcher="deepep").dispatcher == "deepep"
+
+
+def test_what_is_given_counts_and_what_is_odd_is_refused() -> None:
+    found = settings("nemo-26.06", "qwen3-30b-a3b", "gb300", "mxfp8", ep_overlap=False, cuda_graphs=frozenset())
+    assert not found.ep_overlap and not found.cuda_graphs and found.fused_experts
+    for given, text in (({"dispatcher": "allreduce"}, "hybridep"), ({"cuda_graphs": frozenset({"mlpp"})}, "moe_router")):
+        with pytest.raises(InputError, match=text):
+            GivenSettings(**given)  # type: ignore[arg-type]
+    assert read_graphs("attn,moe_router+mamba") == {"attn", "moe_router", "mamba"} and read_graphs("none") == frozenset()
+
+
+SCENARIO = Scenario(
+    model=MOE, cluster=cluster_of(H100, 8), numerics=Numerics(), software=TE,
+    workload=Workload(seq_length=64, global_batch_size=8),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("graphs", "recompute", "left"), [
+    ({"attn", "full_iteration"}, "full:uniform:1", {"full_iteration"}), ({"full"}, "full:block:1", set()),
+    ({"attn", "moe_router", "moe_preprocess"}, "selective:moe", {"attn"}), 
+    ({"moe_router"}, "selective:moe_act", {"moe_router"}), ({"attn"}, "none", {"attn"}),
+])  # fmt: skip
+def test_switches_that_megatron_runs_beside_a_recomputation(graphs, recompute, left):
+    """NV081, NV146, NV152 (megatron-core 0.19.2, transformer_config.py)."""
+    found = RunSettings(cuda_graphs=frozenset(graphs), ep_overlap=True).beside(Recompute.parse(recompute))
+    assert found.cuda_graphs == left and found.ep_overlap == (recompute in ("none", "selective:moe_act"))
+
+
+@pytest.mark.parametrize(("scopes", "part", "replayed"), [
+    ({"attn"}, "attn", True), ({"attn"}, "mlp", False), ({"full"}, "mlp", True), ({"full_iteration"}, "moe", True),
+    ((), "attn", False),
+])  # fmt: skip
+def test_parts_that_are_replayed(scopes, part, replayed):
+    assert RunSettings(cuda_graphs=frozenset(scopes)).graphed(part) == replayed
+
+
+def test_usual_graphs_are_whole_layers_of_dense_models_and_what_is_before_the_experts():
+    parts = {"attn", "moe_router", "moe_preprocess"}
+    assert usual_graphs(GPT) == {"full"} and usual_graphs(MOE) == parts and usual_graphs(HYBRID) == parts | {"mamba"}
+
+
+@pytest.mark.parametrize(("gpu", "given", "said"), [
+    (MI300X, {"dispatcher": "hybridep"}, "hybridep"), (MI300X, {"fused_experts": True}, "fused experts"), (MI300X, {}, ""),
+    (H100, {"dispatcher": "hybridep", "fused_experts": True}, ""),
+])  # fmt: skip
+def test_what_is_nvidias_own_is_refused_elsewhere(gpu, given, said):
+    def ask(model):
+        asked = GivenSettings(**given)
+        return resolve_settings(asked, model, cluster_of(gpu, 8), TE, precision="bf16", dropless=True, seq_length=64).widest
+
+    assert bool(formula_only(MOE, cluster_of(gpu, 8))) == (gpu is MI300X)
+    assert formula_only(GPT, cluster_of(gpu, 8)) == []
+    ask(GPT)  # a dense model has no experts to dispatch to
+    if said:
+        with pytest.raises(InputError, match=said):
+            ask(MOE)
+    else:
+        assert ask(MOE).dispatcher == given.get("dispatcher", "alltoall")
+
+
+@pytest.mark.parametrize(("change", "kind"), [
+    ({}, "p2p"), ({"window_size": 8}, "allgather"), ({"attention_sinks": True}, "a2a"),
+    ({"attention_sinks": True, "window_size": 8}, "a2a"),
+])  # fmt: skip
+def test_windows_and_sinks_do_not_run_in_a_ring(change, kind):
+    assert without_ring(GPT.replace(**change), TE).memory.cp_comm_type == kind
+    always = replace(TE, memory=replace(TE.memory, cp_comm_type="a2a"))
+    assert without_ring(GPT.replace(**change), always).memory.cp_comm_type == "a2a"
+
+
+@pytest.mark.parametrize(("options", "expected"), [
+    ({}, {}), ({"attention_kernel": "torch"}, {"attention_kernel": "unfused", "softmax_slowdown": 5.7}),
+    ({"attention_kernel": "fused"}, {"attention_kernel": "unfused", "softmax_slowdown": 1.0}),
+    ({"attention_kernel": "unfused"}, {"attention_kernel": "unfused", "softmax_slowdown": 1.0}),
+    ({"attention_kernel": "flash_attention2"}, {"attention_kernel": "flash", "attention_generation": "flash2"}),
+    ({"attention_kernel": "flash"}, {"attention_kernel": "flash", "attention_generation": "flash3"}),
+    ({"attention_kernel": "flash_attentionv1.0.8"}, {"attention_generation": "flash1"}),
+    ({"loss_fusion": "te"}, {"loss_bytes_per_logit": 4.0}), ({"loss_fusion": "native"}, {"loss_bytes_per_logit": 10.0}),
+    ({"loss_fusion": "none"}, {"loss_bytes_per_logit": 6.0}), ({"loss_fusion": "overwrite"}, {"loss_bytes_per_logit": 2.0}),
+    ({"overlaps": frozenset()}, {"overlap_grad_reduce": False, "overlap_param_gather": False, "tp_overlap_share": 0.0}),
+    ({"overlaps": frozenset({"overlap-grad-reduce"})},
+     {"overlap_grad_reduce": True, "overlap_param_gather": False, "tp_overlap_share": 0.0}),
+    ({"overlaps": frozenset({"overlap-param-gather", "tp-comm-overlap"})},
+     {"overlap_grad_reduce": False, "overlap_param_gather": True}),
+])  # fmt: skip
+def test_options_of_a_run(options, expected):
+    found = with_options(TE, StackOptions(**options))
+    values = {**vars(found.memory), **vars(found.time)}
+    before = {**vars(TE.memory), **vars(TE.time)}
+    assert {name for name in values if values[name] != before[name]} <= set(expected)
+    assert {name: values[name] for name in expected} == expected
+
+
+def test_a_fused_norm_reads_and_writes_16_bits():
+    eager = load_stack("torch-eager")
+    found = with_options(eager, StackOptions(fused_rms_norm=True))
+    assert (found.memory.norm_input_bytes, found.time.norm_forward_bytes, found.time.norm_backward_bytes) == (2, 4, 12)

@@ -1,20 +1,30 @@
 """GEMM, attention and memory-bound kernels, launches by the host, and the constants of GPUs and stacks."""
 
 import dataclasses
+import itertools
+import json
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from autoconfig.specs.hardware.cluster import cluster_of, gpu_ids, load_gpu
+from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.models.parameters import model_flops_per_token
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.run_settings import RunSettings
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import StackOptions, StackTime, load_stack, software_names, with_options
 from autoconfig.time_model.hardware.efficiency import COLLECTIVES, GemmEfficiency, efficiency_of
 from autoconfig.time_model.job import (
+    Group,
+    Shapes,
     TrainingJob,
+    collective_seconds,
     shapes_of,
 )
 from autoconfig.time_model.operators.kernels import (
@@ -46,9 +56,13 @@ from autoconfig.time_model.operators.layer import (
     tp_communication_seconds,
 )
 from autoconfig.time_model.operators.layer_table import mtp_projection_shape, price_operators
-from autoconfig.time_model.operators.listing import explain_operators
-from autoconfig.time_model.operators.operator import GemmShape, with_adapters
-from small_models import job_and_shapes
+from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
+from autoconfig.time_model.operators.operator import GemmShape, Operator, with_adapters
+from autoconfig.time_model.operators.sparse import share_of_peak
+from autoconfig.time_model.serving.sparse import indexer_decode_seconds, sparse_prefill_seconds
+from small_models import ENCODER_TOKENS, H100, MLA, MODELS, job_and_shapes, symbols
+
+from autoconfig.training.question import Request, understand
 
 PERFECT = GemmEfficiency(e=1.0, k0_elements=0.0, t0_s=0.0, eb=1.0, r1=1.0, r2=1.0)
 MACHINE = {"flops_per_s": 312e12, "hbm_bytes_per_s": 2.0e12, "num_sms": 108}
@@ -369,3 +383,172 @@ def test_gemm_of_whole_waves_on_a_perfect_machine_runs_at_peak() -> None:
     m, n, k = 12 * 128, 9 * 128, 4096
     seconds = gemm_seconds(m, n, k, constants=PERFECT, **MACHINE)
     assert seconds == pytest.approx(2 * m * n * k / 312e12)
+
+
+PLANS = (
+    {"mbs": 1, "tp": 1, "sp": 0, "cp": 1, "ep": 1, "etp": 1, "pp": 1},
+    {"mbs": 3, "tp": 4, "sp": 1, "cp": 2, "ep": 2, "etp": 2, "pp": 1},
+    {"mbs": 2, "tp": 4, "sp": 0, "cp": 1, "ep": 16, "etp": 1, "pp": 1},
+    {"mbs": 1, "tp": 16, "sp": 1, "cp": 4, "ep": 4, "etp": 1, "pp": 1},
+)
+NUMERICS = {
+    "bf16": Numerics(moe_imbalance=1.5, attention_dropout=0.1, hidden_dropout=0.1),
+    "fp32": Numerics(precision="fp32", attention_dropout=0.0, hidden_dropout=0.0, moe_capacity_factor=1.25),
+    "fp8": Numerics(precision="fp8", attention_dropout=0.0, hidden_dropout=0.0, moe_imbalance=1.5),
+}
+ROWS = json.loads(Path(__file__).with_name("operator_formulas.json").read_text(encoding="utf-8"))
+"""In the pages' letters (small_models.symbols):
+
+gemms: model, changes, name, rows m, columns n, depth k, number of them.
+memory_bound: model, changes, name, bytes forward and backward at 16 bits, launches of both.
+communication: model, changes, name, seconds forward and backward. AR, AG, RS: tensor-parallel collectives of so many bytes;
+EA2A, XAG, XRS: experts'; ex: what is exposed of communication beside compute, dgrad and wgrad a linear layer's gradients.
+"""
+
+
+Case = tuple[TrainingJob, Shapes, dict[str, Operator], dict[str, Any]]
+
+
+@cache
+def priced(model: str, changes: str, plan: int, numerics: str) -> Case:
+    """The job, its one shape, its operators by name and layer, and the letters."""
+    spec = ModelSpec(**{**MODELS[model], **json.loads(changes)})
+    degrees = PLANS[plan]
+    tokens = {"seq_length": ENCODER_TOKENS, "decoder_seq_length": 240} if model == "t5" else {"seq_length": 240}
+    scenario = Scenario(
+        model=spec, cluster=cluster_of(load_gpu("h100"), 64), numerics=NUMERICS[numerics],
+        software=load_stack("transformer-engine"),
+        workload=Workload(global_batch_size=192, **tokens),
+    )  # fmt: skip
+    letters = symbols(spec, NUMERICS[numerics], degrees, 240)
+    job = TrainingJob.of(scenario)
+    x = shapes_of(scenario.layouts([parse_plan(",".join(f"{key}={value}" for key, value in degrees.items()), 64)]), job)
+    found = price_operators(job, x, BlockCollectives(job, x, float(spec.hidden_size)))
+    operators = {op.name: op for op in found} | {f"{op.layer} {op.name}": op for op in found}
+    return job, x, operators, letters
+
+
+def each(rows: list[list[Any]]) -> Any:
+    return pytest.mark.parametrize("row", rows, ids=lambda row: f"{row[0]} {row[2]}")
+
+
+def cases(row: list[Any]) -> Any:
+    """Everything of the row's model on each plan in each precision, and the row's name."""
+    for plan, numerics in itertools.product(range(len(PLANS)), NUMERICS):
+        yield *priced(row[0], json.dumps(row[1]), plan, numerics), (plan, numerics, row[2])
+
+
+def value(formula: str, letters: dict[str, Any]) -> float:
+    return float(eval(formula, {}, letters))
+
+
+@each(ROWS["gemms"])
+def test_linear_layers_have_their_shapes(row: list[Any]) -> None:
+    for job, _, operators, letters, case in cases(row):
+        op = operators[row[2]]
+        m, n, k, count = (value(text, letters) for text in row[3:])
+        assert op.flops[0] == pytest.approx(count * 2 * m * n * k), case
+        low = job.quantised and row[2] not in ("router", "logits", "masked LM dense")
+        element = 1 if low else letters["w"]
+        assert op.traffic[0] == pytest.approx(count * element * (m * k + k * n + m * n)), case
+
+
+@each(ROWS["memory_bound"])
+def test_memory_bound_operators_move_their_bytes(row: list[Any]) -> None:
+    for job, _, operators, letters, case in cases(row):
+        op, launches = operators[row[2]], row[5:] or [0, 0]
+        rate = job.hbm_bytes_per_s * job.gpu.hbm_pointwise / job.software.pointwise_slowdown
+        for seconds, formula, count in zip((op.forward, op.dgrad), row[3:5], launches, strict=True):
+            moved = (float(seconds[0]) - count * job.gpu.launch_s) * rate
+            assert moved == pytest.approx(letters["w"] / 2 * value(formula, letters), rel=1e-9, abs=1e-3), case
+
+
+def collectives(job: TrainingJob, x: Shapes, operators: dict[str, Operator]) -> dict[str, Any]:
+    """Seconds of collectives by their bytes, and what they hide behind."""
+
+    def seconds(kind: str, group: Group) -> Any:
+        return lambda total: float(collective_seconds(kind, total, group, job.links)[0])
+
+    def exposed(communication: float, compute: float) -> float:
+        share = job.software.overlap_interference
+        return max(communication - compute, 0.0) + share * min(communication, compute)
+
+    short = {"AR": "all_reduce", "AG": "all_gather", "RS": "reduce_scatter"}
+    return {
+        **{name: seconds(kind, x.tensor_group) for name, kind in short.items()},
+        "A2A": seconds("all_to_all", x.context_group), "EA2A": seconds("all_to_all", x.expert_group), "ex": exposed,
+        "XAG": seconds("all_gather", x.expert_tensor_group), "XRS": seconds("reduce_scatter", x.expert_tensor_group),
+        "dgrad": lambda name: float(operators[name].dgrad[0]), "wgrad": lambda name: float(operators[name].wgrad[0]),
+    }  # fmt: skip
+
+
+@each(ROWS["communication"])
+def test_communication_moves_its_bytes(row: list[Any]) -> None:
+    for job, x, operators, letters, case in cases(row):
+        op, known = operators[row[2]], letters | collectives(job, x, operators)
+        known["hidden"] = 0.6 if letters["u"] > 1 and letters["t"] <= 8 else 0.0  # by userbuffers, inside a link domain
+        for seconds, formula in zip((op.forward, op.dgrad), row[3:5], strict=True):
+            assert float(seconds[0]) == pytest.approx(value(formula, known), rel=1e-9, abs=1e-15), case
+
+
+MODEL, S, K = load_model("deepseek-v3.2"), 8192, 2048
+
+
+def rows(gpu: str, text: str = "tp=1,pp=16,ep=64,mbs=1,first=4,last=1", seq: int = S) -> dict[str, OperatorRow]:
+    request = Request(model="deepseek-v3.2", gpus=1024, gpu=gpu, seq_length=seq, global_batch_size=1024)
+    found = explain_operators(understand(request).scenario, parse_plan(text, 1024))
+    return {row.operator: row for row in found if row.layer in ("all", "moe")}
+
+
+def test_flops_are_those_of_the_pairs() -> None:
+    found, chosen, before = rows("b200"), S * K - K * K / 2, S * S / 2
+    assert found["core attention"].forward_flops == pytest.approx(2 * 128 * (576 + 512) * chosen)
+    assert found["indexer scores"].forward_flops == pytest.approx(2 * 64 * 128 * before)
+    assert found["indexer loss"].forward_flops == pytest.approx(2 * 128 * 576 * chosen)
+    short = rows("b200", seq=1024)
+    assert short["core attention"].forward_flops == pytest.approx(2 * 128 * (576 + 512) * 1024**2 / 2), "every key is chosen"
+
+
+@pytest.mark.parametrize(("gpu", "milliseconds"), [("gb200", 7.4), ("h100", 14.6)])
+def test_forward_takes_what_the_module_was_measured_to_take(gpu: str, milliseconds: float) -> None:
+    """aiconfigurator-core 0.12.0: the whole module of DeepSeek-V3.2 over 8,192 tokens, in short bursts: at full clock."""
+    request = Request(model="deepseek-v3.2", gpus=1024, gpu=gpu, seq_length=S, global_batch_size=1024)
+    job = TrainingJob.of(understand(request).scenario)
+    x = shapes_of(job.scenario.layouts([parse_plan("tp=1,pp=16,ep=64,mbs=1,first=4,last=1", 1024)]), job)
+    starts = ("linear_q_", "linear_kv_", "linear_proj", "indexer.", "core attention", "indexer scores", "choice of keys")
+    found = [op for op in price_operators(job, x, BlockCollectives(job, x, 7168.0)) if op.name.startswith(starts)]
+    assert float(sum(op.forward for op in found)[0]) == pytest.approx(milliseconds / 1e3, rel=0.03)
+
+
+def test_the_indexer_is_whole_on_every_rank_and_its_inputs_have_no_gradient() -> None:
+    one, four = rows("b200"), rows("b200", "tp=4,pp=16,ep=16,mbs=1,sp=1,first=4,last=1")
+    assert one["indexer.linear_wq_b"].forward_flops == four["indexer.linear_wq_b"].forward_flops == 2 * S * 1536 * 64 * 128
+    assert one["indexer scores"].forward_flops == four["indexer scores"].forward_flops
+    assert four["core attention"].forward_flops == one["core attention"].forward_flops / 4
+    assert one["indexer.linear_wk"].dgrad_seconds == 0 < one["indexer.linear_wk"].wgrad_seconds
+    assert one["linear_q_down_proj"].dgrad_seconds > 0
+    assert "indexer communication" in four and "indexer communication" not in one
+
+
+def test_model_flops_count_the_chosen_keys() -> None:
+    dense = MODEL.replace(dsa_indexer_n_heads=0, dsa_indexer_head_dim=0, dsa_indexer_topk=0)
+    assert model_flops_per_token(MODEL, 131_072) < 0.4 * model_flops_per_token(dense, 131_072)
+    more = model_flops_per_token(MODEL, 65_536) - model_flops_per_token(MODEL, 32_768)
+    assert more == pytest.approx(62 * 64 * 128 * 32_768), "beyond K keys only the indexer's scores grow"
+
+
+@pytest.mark.parametrize(("capability", "share"), [(9.0, 0.46), (9.9, 0.46), (None, 0.46), (10.0, 0.354), (12.0, 0.354)])
+def test_rates_of_chosen_keys(capability, share):
+    assert share_of_peak(replace(H100, compute_capability=capability)) == share
+
+
+def test_chosen_keys_of_an_engine():
+    """16 TB a second: FLOPs bind; 1 byte: memory. 6 heads of 12, 512 keys; 12 bytes and 3/8 of a key."""
+    model = MLA.replace(dsa_indexer_n_heads=6, dsa_indexer_head_dim=12, dsa_indexer_topk=512)
+    fp8, bf16 = 0.46 * H100.flops_per_s["fp8"], 0.46 * H100.flops_per_s["bf16"]
+    fast, slow = (replace(H100, hbm_bytes_per_s=rate) for rate in (1e20, 1e3))
+    assert indexer_decode_seconds(model, 3.0, 1000.0, fast) == pytest.approx(2 * 72 * 3000 / fp8 + 7.5e-6)
+    assert indexer_decode_seconds(model, 3.0, 1000.0, slow) == pytest.approx(12 * 1.03125 * 3000 / 800 + 7.5e-6)
+    chosen, before = 1000 * 512 - 0.5 * 512**2, 0.5 * 1000**2
+    expected = 2 * (2 * 72 * before / fp8 + 8 * before / 800 + 2 * 24 * (72 + 6) * chosen / bf16) + 7.5e-6
+    assert sparse_prefill_seconds(model, 2.0, 24.0, 1000.0, slow) == pytest.approx(expected)

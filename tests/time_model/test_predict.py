@@ -23,7 +23,7 @@ from autoconfig.time_model.job import TrainingJob
 from autoconfig.time_model.operators.kernels import clock_ratio
 from autoconfig.time_model.operators.listing import explain_operators
 from autoconfig.time_model.predict import StepTimes, TimeEstimate, estimate_step_time
-from small_models import MODELS
+from small_models import H100, MODELS
 from tables import table, tabled
 
 GPT3 = load_model("gpt3-175b")
@@ -310,9 +310,6 @@ def test_the_least_step_time_lacks_little_where_nothing_is_reduced(model, text, 
     )  # fmt: skip
     times, which = StepTimes.of(TrainingJob.of(scenario), scenario.layouts([parse_plan(text, 8)]), [NONE]), np.array([0])
     assert share < times.least_seconds(which)[0] / times.seconds(which)[0, 0] <= 1
-
-
-H100, B200 = load_gpu("h100"), load_gpu("b200")
 
 
 def parts(cluster: ClusterSpec) -> dict[str, float]:

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.serve_plan import EnginePlan
@@ -26,9 +25,8 @@ from autoconfig.specs.software.engine import load_engine
 from autoconfig.time_model.hardware.efficiency import GridTable, efficiency_of
 from autoconfig.time_model.serving import costs, ideal, recurrent, rows
 from autoconfig.time_model.serving.rows import ServingJob
-from small_models import MODELS, symbols
+from small_models import H100, MODELS, symbols
 
-H100 = load_gpu("h100")
 PLANS = tuple({"tp": tp, "adp": adp, "ep": ep} for tp, adp, ep in ((1, 1, 1), (4, 1, 4), (2, 8, 16), (16, 1, 1)))
 ROWS = json.loads(Path(__file__).with_name("serving_formulas.json").read_text(encoding="utf-8"))
 RATE, LINK_S, POWER = 1e12, 1e-12, 0.01

@@ -3,10 +3,8 @@
 import pytest
 from autoconfig.specs.engines.start import EngineStart
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
-
-H100 = load_gpu("h100")
+from small_models import H100
 
 
 def start(engine: str, model: str = "qwen3-30b-a3b", **said: object) -> EngineStart:
