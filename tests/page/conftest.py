@@ -14,7 +14,7 @@ from axe_playwright_python.sync_playwright import Axe
 from command_line import run_in_process
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.api.conftest import Running, services  # noqa: F401 (a fixture)
+from tests.api.conftest import Running, start
 
 PATIENCE = 30_000
 """Milliseconds; a loaded machine is slow, a broken page would wait for ever."""
@@ -46,10 +46,12 @@ def browser() -> Iterator[Browser]:
         found.close()
 
 
-@pytest.fixture(scope="module")
-def asked(services) -> Running:  # noqa: F811
+@pytest.fixture(scope="session")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """The service behind the page, with a worker for searches."""
-    return services("--workers", "1", "--search-workers", "1")
+    running = start(f"sqlite:///{tmp_path_factory.mktemp('page')}/service.db", "--workers", "1", "--search-workers", "1")
+    yield running
+    running.stop()
 
 
 @pytest.fixture
@@ -110,10 +112,16 @@ def shorts(page: Page) -> list[str]:
     return found
 
 
+VIOLATIONS = {"resultTypes": ["violations"]}
+"""For axe-core: what passes is not told, which takes longer than to judge it."""
+
+
 def serious(page: Page) -> str:
     """What axe-core finds serious or critical, once nothing is under way (an answer under way is dimmed); empty: nothing."""
     expect(page.locator('[aria-busy="true"]')).to_have_count(0)
-    bad = [rule for rule in Axe().run(page).response["violations"] if rule["impact"] in ("serious", "critical")]
+    bad = [
+        rule for rule in Axe().run(page, options=VIOLATIONS).response["violations"] if rule["impact"] in ("serious", "critical")
+    ]
     return json.dumps([[rule["id"], [node["html"][:200] for node in rule["nodes"][:3]]] for rule in bad]) if bad else ""
 
 

@@ -9,16 +9,9 @@ from playwright.sync_api import expect
 
 from autoconfig.planning.money import money_text
 from autoconfig.post_training.frameworks import algorithm_names
-from tests.api.conftest import services  # noqa: F401 (a fixture)
-from tests.page.conftest import answered, command, go, too_wide
+from tests.page.conftest import VIOLATIONS, answered, command, go, too_wide
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("page")]
-
-
-@pytest.fixture(scope="module")
-def asked(services):  # noqa: F811
-    """The service behind the page; nothing here waits for a search."""
-    return services("--workers", "1", "--search-workers", "0")
 
 
 TRAIN = {"model": "llama3-8b", "gpus": 16, "gpu": "h100-sxm-80gb"}
@@ -96,7 +89,7 @@ def test_a_door_has_its_own_fields_and_the_service_says_what_they_may_be(asked, 
     assert "Algorithm" in labels(page) and "Global batch" not in labels(page) and "Tokens in" not in labels(page)
 
 
-CONTRAST = {"runOnly": ["color-contrast"]}
+CONTRAST = {**VIOLATIONS, "runOnly": ["color-contrast"]}
 """Of axe-core's rules the one that a colour scheme changes."""
 SCREENS = {
     "train": {**TRAIN, "tokens": "1T", "price": 3, "top": 4},
@@ -121,7 +114,7 @@ def test_axe_finds_nothing_on_a_phone_and_a_desk_in_light_and_dark(asked, pages)
             for scheme in ("light", "dark"):
                 page.emulate_media(color_scheme=scheme)
                 whole = (size is DESKTOP and scheme == "light") or (size is PHONE and scheme == "dark")
-                bad = Axe().run(page, options=None if whole else CONTRAST).response["violations"]
+                bad = Axe().run(page, options=VIOLATIONS if whole else CONTRAST).response["violations"]
                 said = [[rule["id"], [node["html"][:200] for node in rule["nodes"][:3]]] for rule in bad]
                 assert not bad, (name, size, scheme, said)
             assert too_wide(page) <= 0, name

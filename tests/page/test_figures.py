@@ -4,16 +4,9 @@ import pytest
 from autoconfig.specs.errors import chance_text
 
 from autoconfig.planning.money import money_text
-from tests.api.conftest import services  # noqa: F401 (a fixture)
 from tests.page.conftest import command, go
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("page")]
-
-
-@pytest.fixture(scope="module")
-def asked(services):  # noqa: F811
-    """The service behind the page; nothing here waits for a search."""
-    return services("--workers", "1", "--search-workers", "0")
 
 
 QUESTIONS = [

@@ -12,7 +12,7 @@ from autoconfig.specs.errors import chance_text
 from command_line import run_in_process
 from playwright.sync_api import expect
 
-from tests.api.conftest import take_up
+from tests.api.conftest import services, take_up  # noqa: F401 (services: a fixture)
 from tests.page.conftest import QUESTION, ask, chosen, link, rows, serious, settled, shorts, too_wide
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("page")]
@@ -246,7 +246,7 @@ def test_remedies_and_better_batches_are_taken_by_a_button(asked, pages):
     assert page.get_by_label("Global batch", exact=True).input_value() == "500" and rows(page)
 
 
-def test_the_key_is_asked_for_and_stays_in_the_tab(services, pages):
+def test_the_key_is_asked_for_and_stays_in_the_tab(services, pages):  # noqa: F811
     locked = services("--workers", "1", "--keys", "--search-workers", "0")
     arguments = ["--scope", "read", "--scope", "plan", "--database", locked.database]
     key = run_in_process("keys", "create", "--name", "page", *arguments).stdout.strip()

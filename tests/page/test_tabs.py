@@ -8,17 +8,10 @@ import pytest
 from autoconfig.specs.errors import chance_text
 from playwright.sync_api import expect
 
-from tests.api.conftest import services  # noqa: F401 (a fixture)
 from tests.page.conftest import SERVE, ask, serious, too_wide
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("page")]
-
-
-@pytest.fixture(scope="module")
-def asked(services):  # noqa: F811
-    """The service behind the page; nothing here waits for a search."""
-    return services("--workers", "1", "--search-workers", "0")
 
 
 def deployment_link(url, **changes):

@@ -184,9 +184,11 @@ def test_a_study_that_measured_nothing(place):
     assert search(place, "--resume", "s", "--budget", "1trials").returncode == 0
 
 
-@pytest.mark.parametrize("wrong", ["NaN", "Infinity", "-1", "0", "1e-300", "1e300"])
+@pytest.mark.parametrize(
+    "wrong", ["NaN", "1e300", *(pytest.param(one, marks=pytest.mark.soak) for one in ("Infinity", "-1", "0", "1e-300"))]
+)
 def test_a_job_that_measures_nonsense(place, wrong):
-    """An outcome with a name; the study goes on, and so does its resume."""
+    """An outcome with a name (each value's: tests/profiler/test_implausible.py); the study goes on, and so does its resume."""
     assert search(place, *ARGUMENTS, *PROFILE, "--budget", "1trials", folder="first").returncode == 0
     plan = trials_of(place, "s", "first")[0].user_attrs["plan"]
     text = (place / "oracle.json").read_text()
@@ -200,7 +202,7 @@ def test_a_job_that_measures_nonsense(place, wrong):
     assert run(place, "studies", "list", "--folder", str(place / "work"), "--json").returncode == 0
 
 
-@pytest.mark.parametrize("seconds", [1e-300, math.inf, 1e300])
+@pytest.mark.parametrize("seconds", [math.inf, *(pytest.param(one, marks=pytest.mark.soak) for one in (1e-300, 1e300))])
 def test_a_record_of_an_earlier_version_that_measured_nonsense(place, seconds):
     """Stored as measured; it wins nothing, and nothing is learned of it."""
     write_oracle(place)

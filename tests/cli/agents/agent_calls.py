@@ -89,31 +89,28 @@ def _reached(server: Any) -> Any:
     return stdio_client(server) if isinstance(server, StdioServerParameters) else server
 
 
-def ask(server: Any, calls: list[tuple[str, dict[str, Any]]]) -> list[Told]:
-    """The answers of a server (a URL, or a program to start) to calls one after the other, by the SDK's own client."""
+def visit(server: Any, calls: list[tuple[str, dict[str, Any]]]) -> tuple[dict[str, Any], list[Told]]:
+    """The tools by name that a server (a URL, or a program to start) lists, and its answers to calls one after the other, by
+    the SDK's own client."""
 
-    async def all_of_them() -> list[Told]:
+    async def all_of_them() -> tuple[dict[str, Any], list[Told]]:
         async with Client(_reached(server)) as client:
-            found = []
+            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+            answers = []
             for name, arguments in calls:
                 result = await client.call_tool(name, arguments)
                 (content,) = result.content
                 if not result.is_error:
                     assert result.structured_content == json.loads(content.text)
-                found.append(Told(result.is_error, content.text))
-            return found
+                answers.append(Told(result.is_error, content.text))
+            return tools, answers
 
     return asyncio.run(all_of_them())
 
 
-def tools(server: Any) -> dict[str, Any]:
-    """The tools that a server lists, by name."""
-
-    async def listed() -> dict[str, Any]:
-        async with Client(_reached(server)) as client:
-            return {tool.name: tool for tool in (await client.list_tools()).tools}
-
-    return asyncio.run(listed())
+def ask(server: Any, calls: list[tuple[str, dict[str, Any]]]) -> list[Told]:
+    """The answers of a server alone."""
+    return visit(server, calls)[1]
 
 
 def without_seconds(answer: dict[str, Any]) -> dict[str, Any]:

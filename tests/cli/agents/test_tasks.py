@@ -73,7 +73,9 @@ def _over_http(call, files):
     return call["tool"], given
 
 
+@pytest.mark.soak
 def test_every_answer_over_http_is_the_command_lines(services, printed):
+    """Of each tool one call is asked over HTTP in test_over_http.py."""
     service = services("--mcp", "--workers", "1", "--search-workers", "0", "--answer-seconds", "300")
     calls = [_over_http(call, task.get("files", {})) for task in TASKS for call in task["calls"]]
     told = ask(f"{service.url}/mcp", calls)
