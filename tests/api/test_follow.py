@@ -104,7 +104,8 @@ def test_a_listener_that_hangs_up_frees_its_place(tmp_path):
             search = client.post("/v1/searches", json=QUESTION).json()["id"]
             path = f"/v1/searches/{search}/events"
             with client.stream("GET", path) as first:
-                assert next(first.iter_lines()) == "id: 1"
+                lines = first.iter_lines()
+                assert next(lines) == "id: 1"
                 assert client.get(path).status_code == 429
             wait_for(lambda: not len(app.state.service.followers), 20)
             client.delete(f"/v1/searches/{search}")
