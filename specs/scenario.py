@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any
 
 import numpy as np
-from autoconfig.specs.errors import NOT_PRICED, InputError, option
+from autoconfig.specs.errors import NOT_PRICED, InputError, option, refuse
 from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.json_record import AboveZero, Keywords, Positive
 from autoconfig.specs.layouts import Layouts, layouts_of
@@ -240,26 +240,37 @@ class Numerics:
         for name, allowed in CHOICES.items():
             if (given := getattr(self, name)) not in allowed:
                 raise InputError(f"{name}={given!r} is not one of {', '.join(allowed)}{NOT_PRICED.get(str(given), '')}")
-        if self.freezes_quantised and (self.peft == "none" or self.precision not in ("bf16", "fp16")):
-            raise InputError(
+        in_16_bits = self.peft != "none" and self.precision in ("bf16", "fp16")
+        modules = self.lora_target_modules
+        refuse(
+            (
+                self.freezes_quantised and not in_16_bits,
                 f"frozen_dtype={self.frozen_dtype} is of the weights beside adapters in 16 bits: say {option('peft')} lora and "
-                f"{option('precision')} bf16{FROZEN_IN_FP8 if self.frozen_dtype == 'fp8' else ''}"
-            )
-        if self.narrow_moments and (self.exp_avg_dtype, self.exp_avg_sq_dtype) != ("fp32", "fp32"):
-            given = f"{option('exp_avg_dtype')} or {option('exp_avg_sq_dtype')}"
-            raise InputError(f"optimizer={self.optimizer} keeps both moments in 8 bits: leave out {given}")
-        for name in ("attention_dropout", "hidden_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise InputError(f"{name}={getattr(self, name)!r} must be at least 0 and below 1")
-        if self.fp8_param_gather and not self.format.quantised:
-            raise InputError(f"fp8_param_gather needs precision fp8 ({option('precision')} fp8)")
-        if not self.lora_target_modules or not set(self.lora_target_modules) <= set(LORA_MODULES):
-            given = " ".join(self.lora_target_modules)
-            raise InputError(f"lora_target_modules={given[:60]!r}: give one or more of {', '.join(LORA_MODULES)}")
-        if not 1 <= self.lora_rank <= 65_536:
-            raise InputError(f"lora_rank={self.lora_rank} must be from 1 to 65,536")
-        if self.moe_imbalance is not None and not 1.0 <= self.moe_imbalance <= 1000.0:
-            raise InputError(f"moe_imbalance={self.moe_imbalance!r} must be from 1 (balanced) to 1,000")
+                f"{option('precision')} bf16{FROZEN_IN_FP8 if self.frozen_dtype == 'fp8' else ''}",
+            ),
+            (
+                self.narrow_moments and {self.exp_avg_dtype, self.exp_avg_sq_dtype} != {"fp32"},
+                f"optimizer={self.optimizer} keeps both moments in 8 bits: leave out {option('exp_avg_dtype')} or "
+                f"{option('exp_avg_sq_dtype')}",
+            ),
+            *(
+                (not 0.0 <= getattr(self, name) < 1.0, f"{name}={getattr(self, name)!r} must be at least 0 and below 1")
+                for name in ("attention_dropout", "hidden_dropout")
+            ),
+            (
+                self.fp8_param_gather and not self.format.quantised,
+                f"fp8_param_gather needs precision fp8 ({option('precision')} fp8)",
+            ),
+            (
+                not modules or not set(modules) <= set(LORA_MODULES),
+                f"lora_target_modules={' '.join(modules)[:60]!r}: give one or more of {', '.join(LORA_MODULES)}",
+            ),
+            (not 1 <= self.lora_rank <= 65_536, f"lora_rank={self.lora_rank} must be from 1 to 65,536"),
+            (
+                self.moe_imbalance is not None and not 1.0 <= self.moe_imbalance <= 1000.0,
+                f"moe_imbalance={self.moe_imbalance!r} must be from 1 (balanced) to 1,000",
+            ),
+        )
         if self.moe_capacity_factor is not None and not 0.0 < self.moe_capacity_factor <= 1000.0:
             raise InputError(f"moe_capacity_factor={self.moe_capacity_factor!r} must be above 0 and at most 1,000")
 

@@ -120,12 +120,18 @@ def _resolve(wanted: str, given: str) -> str:
     joined = {name.replace("-", ""): gpu for name, gpu in {**{gpu: gpu for gpu in ids}, **_aliases()}.items()}
     if wanted.replace("-", "") in joined:  # rtx4090 for rtx-4090
         return joined[wanted.replace("-", "")]
+    raise _unknown(wanted, given, whole_words)
+
+
+def _unknown(wanted: str, given: str, whole_words: list[str]) -> InputError:
+    """Why a name is no GPU of the catalogue; `whole_words`: ids that begin with it."""
+    ids = gpu_ids()
     candidates = whole_words or [gpu for gpu in ids if wanted and gpu.startswith(wanted)]
     if len(candidates) > 1:
         more = f"one of {', '.join(candidates)}" if len(candidates) > 3 else ""
-        raise UnknownNameError("GPU", given, candidates, more, field="gpu")
+        return UnknownNameError("GPU", given, candidates, more, field="gpu")
     if kind := _other_kind(wanted):
-        raise UnsupportedError(
+        return UnsupportedError(
             f"GPU {given[:40]!r} is {kind}: no formula here was held to one; plan for a GPU of the catalogue ({_HINT}), or "
             f'give its numbers as "gpu" of a {option("cluster")} file and take the answer as a bound',
             field="gpu",
@@ -133,7 +139,7 @@ def _resolve(wanted: str, given: str) -> str:
     number = _first_number(wanted)  # a GPU of another number is another GPU: p100 is no h100
     names, form = (*ids, *_aliases()), wanted.partition("-")[2]  # but h1000-sxm-80gb is h100-sxm-80gb with a slip
     alike = [name for name in names if not number or _first_number(name) == number or (form and name.partition("-")[2] == form)]
-    raise UnknownNameError("GPU", given, alike, _HINT, field="gpu")
+    return UnknownNameError("GPU", given, alike, _HINT, field="gpu")
 
 
 def _first_number(name: str) -> str:

@@ -485,41 +485,56 @@ class StackOptions:
 @cache
 def with_options(stack: SoftwareStack, options: StackOptions) -> SoftwareStack:
     """The stack with the kernels and overlaps of a run: what they save, and what they read and write."""
-    memory, time, on = stack.memory, stack.time, options.overlaps
-    if options.attention_kernel in SOFTMAX_SLOWDOWN:
-        memory = replace(memory, attention_kernel="unfused")
-        time = replace(time, softmax_slowdown=SOFTMAX_SLOWDOWN[options.attention_kernel])
-    elif options.attention_kernel:
-        memory = replace(memory, attention_kernel="flash")
-        generation = FLASH_GENERATION.get(options.attention_kernel, time.attention_generation)
-        time = replace(time, attention_generation=generation, attention_generation_blackwell="")
-    loss = options.loss_fusion
-    if loss == "plain":
-        plain = StackMemory() if stack.sharding == "megatron" else load_stack(CHAINS[False]).memory
-        memory = replace(memory, **{name: getattr(plain, name) for name in OF_LOSS})
-    elif loss in LOSS_BYTES:
-        tp_loss = memory.tp_loss_bytes_per_logit if loss == "eager" else 0.0
-        held = CHUNKS_IN_FP32 if loss == "chunked" and not options.compiled else LOSS_BYTES[loss]
-        memory = replace(memory, loss_bytes_per_logit=held, tp_loss_bytes_per_logit=tp_loss)
-        memory = replace(memory, logit_gradient_bytes=0.0 if loss == "fused" else StackMemory.logit_gradient_bytes)
+    return replace(stack, memory=_memory_with(stack, options), time=_time_with(stack.time, options))
+
+
+def _memory_with(stack: SoftwareStack, options: StackOptions) -> StackMemory:
+    """What the kernels of a run save."""
+    memory = stack.memory
+    if options.attention_kernel:
+        kernel = "unfused" if options.attention_kernel in SOFTMAX_SLOWDOWN else "flash"
+        memory = replace(memory, attention_kernel=kernel)
+    memory = _with_loss(memory, stack, options)
     if options.compiled:
         memory = replace(memory, norm_input_bytes=2.0, rope_copy_bytes=0.0, gated_activation_extra_bytes=0.0)
         memory = replace(memory, scored_row_bytes=min(memory.scored_row_bytes, 2.0))
-    if options.compiled is not None:
-        time = replace(time, **{name: getattr(load_stack(CHAINS[options.compiled]).time, name) for name in OF_CHAINS})
-    if options.async_tp is not None:
-        time = replace(time, tp_overlap_share=USERBUFFERS_SHARE if options.async_tp else 0.0)
     if options.bucket_bytes is not None:
         memory = replace(memory, bucket_bytes=options.bucket_bytes)
     if options.expandable_segments is not None:
         memory = replace(memory, fragments=0.0 if options.expandable_segments else FRAGMENTS)
+    return replace(memory, norm_input_bytes=2.0) if options.fused_rms_norm else memory
+
+
+def _with_loss(memory: StackMemory, stack: SoftwareStack, options: StackOptions) -> StackMemory:
+    """What the loss of a run saves of the logits."""
+    loss = options.loss_fusion
+    if loss == "plain":
+        plain = StackMemory() if stack.sharding == "megatron" else load_stack(CHAINS[False]).memory
+        return replace(memory, **{name: getattr(plain, name) for name in OF_LOSS})
+    if loss not in LOSS_BYTES:
+        return memory
+    tp_loss = memory.tp_loss_bytes_per_logit if loss == "eager" else 0.0
+    in_fp32 = CHUNKS_IN_FP32 if loss == "chunked" and not options.compiled else LOSS_BYTES[loss]
+    memory = replace(memory, loss_bytes_per_logit=in_fp32, tp_loss_bytes_per_logit=tp_loss)
+    return replace(memory, logit_gradient_bytes=0.0 if loss == "fused" else StackMemory.logit_gradient_bytes)
+
+
+def _time_with(time: StackTime, options: StackOptions) -> StackTime:
+    """What the kernels and overlaps of a run read, write and hide."""
+    kernel, on = options.attention_kernel, options.overlaps
+    if kernel in SOFTMAX_SLOWDOWN:
+        time = replace(time, softmax_slowdown=SOFTMAX_SLOWDOWN[kernel])
+    elif kernel:
+        generation = FLASH_GENERATION.get(kernel, time.attention_generation)
+        time = replace(time, attention_generation=generation, attention_generation_blackwell="")
+    if options.compiled is not None:
+        time = replace(time, **{name: getattr(load_stack(CHAINS[options.compiled]).time, name) for name in OF_CHAINS})
+    if options.async_tp is not None:
+        time = replace(time, tp_overlap_share=USERBUFFERS_SHARE if options.async_tp else 0.0)
     if options.fused_rms_norm:
         fused = StackTime()
-        memory = replace(memory, norm_input_bytes=2.0)
         time = replace(time, norm_forward_bytes=fused.norm_forward_bytes, norm_backward_bytes=fused.norm_backward_bytes)
-    if on is not None:
-        share = max(time.tp_overlap_share, USERBUFFERS_SHARE) if TP_OVERLAP in on else 0.0
-        time = replace(
-            time, overlap_grad_reduce=GRAD_REDUCE in on, overlap_param_gather=PARAM_GATHER in on, tp_overlap_share=share
-        )
-    return replace(stack, memory=memory, time=time)
+    if on is None:
+        return time
+    share = max(time.tp_overlap_share, USERBUFFERS_SHARE) if TP_OVERLAP in on else 0.0
+    return replace(time, overlap_grad_reduce=GRAD_REDUCE in on, overlap_param_gather=PARAM_GATHER in on, tp_overlap_share=share)
