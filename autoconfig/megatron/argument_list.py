@@ -11,7 +11,7 @@ import csv
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib import resources
@@ -24,7 +24,6 @@ from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.software.optimizers import other_state
 
-_OPTION = re.compile(r"--?[A-Za-z]")
 _BARE = re.compile(r"\$(\w+|\{\w+\}|@)")
 MAX_ARGUMENTS = 20_000
 LONGEST = 60
@@ -43,11 +42,6 @@ STATE_TYPES = {
     **{"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16"},
     **{"fp16": "fp16", "float16": "fp16", "fp8": "fp8"},
 }
-_REFUSED = re.compile(r"(?:^|[_/])(t5|bert|ict|retro|vision|vlm|vit|biencoder|retriever)(?=[_./]|$)")
-_NOT_TRAINING = re.compile(
-    r"(?:^|[_/])(text_generation|generate|generation|inference|eval|evaluate|evaluation|zeroshot|tasks|multimodal|llava|"
-    r"analyze_data|tools|convert_ckpt|convert_checkpoint)(?=[_./]|$)"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,21 +107,42 @@ def megatron_program() -> Program:
 
 
 def _refuse_others(program: str, line: int) -> None:
+    """Raises UnsupportedError for a program whose path says that it trains no language model."""
     path = program.lower()
     name = path.rsplit("/", 1)[-1]
     if name in ("pretrain_t5.py", "pretrain_bert.py"):
         return
     whole = name if name.startswith("pretrain_") else path  # what folder a pretrain_gpt.py lies in says nothing
-    if match := _NOT_TRAINING.search(whole):
+    words = _not_read()["refused"]["program"]
+    if word := _word_of(whole, words["job"]):
         raise UnsupportedError(
-            f"line {line} starts {program[-80:]}: this is no pre-training of a language model ({match[1]}); only the "
+            f"line {line} starts {program[-80:]}: this is no pre-training of a language model ({word}); only the "
             "training of decoder-only transformers (pretrain_gpt.py and the like) can be checked"
         )
-    if match := _REFUSED.search(path):
+    if word := _word_of(path, words["model"]):
         raise UnsupportedError(
-            f"line {line} starts {program[:80]}: {match[1]} models cannot be checked; only the training of decoder-only "
+            f"line {line} starts {program[:80]}: {word} models cannot be checked; only the training of decoder-only "
             "transformers (pretrain_gpt.py and the like) can"
         )
+
+
+def _word_of(path: str, words: Iterable[str]) -> str | None:
+    """Return the first of these words that stands by itself in a path, between `_` or `/` and these or a dot."""
+    text = f"_{path.replace('/', '_')}_"
+    places = {place: word for word in words for end in "_." if (place := text.find(f"_{word}{end}")) >= 0}
+    return places[min(places)] if places else None
+
+
+def is_option(word: str) -> bool:
+    """Whether a word names an argument: one dash or two before a letter."""
+    letter = word[2:3] if word.startswith("--") else word[1:2]
+    return word.startswith("-") and letter.isascii() and letter.isalpha()
+
+
+def _is_joined(word: str) -> bool:
+    """Whether a word is a whole name with its value behind `=`."""
+    name, equals, _ = word.partition("=")
+    return bool(equals) and is_option(name) and name.replace("-", "_").isidentifier()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,13 +288,13 @@ def split_arguments(argv: Sequence[str], unread: Mapping[int, Unread] | None = N
     position = 0
     while position < len(argv):
         word = argv[position]
-        if (odd := unread.get(position)) and not re.match(r"--?[A-Za-z][\w-]*=", word):
+        if (odd := unread.get(position)) and not _is_joined(word):
             names, others = _undecided(word, odd)
             undecided |= dict.fromkeys(names, odd.reason)
             unknown += [Remark(name, None, odd.reason, Effect.NOTHING) for name in others]
             position += 1
             continue
-        if not _OPTION.match(word):
+        if not is_option(word):
             unknown.append(Remark(word or empty, None, "", Effect.NOTHING))
             position += 1
             continue
@@ -327,7 +342,7 @@ def _one(argv: Sequence[str], start: int, unread: Mapping[int, Unread]) -> tuple
         return Given(name=name, values=(joined,), position=start, value_positions=(start,)), start + 1, row is not None
     most = {"0": 0, "1": 1, "2": 2, "?": 1}.get(row.values if row else "*", len(argv))
     end = start + 1
-    while end < len(argv) and end - start <= most and (end in unread or not _OPTION.match(argv[end])):
+    while end < len(argv) and end - start <= most and (end in unread or not is_option(argv[end])):
         if end in unread and end > start + 1 and _BARE.fullmatch(argv[end]):
             break  # a variable of its own: other arguments may stand in it
         end += 1

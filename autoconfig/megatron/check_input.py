@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from autoconfig.megatron.argument_list import megatron_program, name_hint
+from autoconfig.megatron.argument_list import is_option, megatron_program, name_hint
 from autoconfig.megatron.export import read_plan_text
 from autoconfig.megatron.read import read_arguments
 from autoconfig.megatron.read_vocabulary import SETTING as VOCABULARY
@@ -150,9 +150,9 @@ class CheckInput:
 def read_check(text: str, request: CheckRequest) -> CheckInput:
     """A file's text as a question and a plan. Raises InputError saying what to change or to pass."""
     require_short(text)
-    if re.match(r"\s*\{\s*[\"}]", text):
+    if _opens(text, "{", '"}'):
         return _from_plan(text, request)
-    is_json = re.match(r"\s*\[\s*[\"\]]", text)
+    is_json = _opens(text, "[", '"]')
     lines = (line.strip() for line in text.splitlines())
     first = next((line for line in lines if line and not line.startswith("#")), "")
     if is_json or first.startswith("--"):
@@ -169,6 +169,12 @@ def read_check(text: str, request: CheckRequest) -> CheckInput:
     notes = [f"{request.gpus:,} GPUs (--gpus): the script is read with {changed}"] if changes else []
     answer = from_script("script", text, script, request)
     return replace(answer, resized=changes, notes=(*notes, *answer.notes, *_otherwise(answer, script, request)))
+
+
+def _opens(text: str, bracket: str, behind: str) -> bool:
+    """Whether a text begins with a bracket of JSON and one of these characters behind it."""
+    start = text.lstrip()
+    return start.startswith(bracket) and start[1:].lstrip().startswith(tuple(behind))
 
 
 MAX_TURNED = 8
@@ -315,7 +321,7 @@ def _with_hint(unknown: Remark) -> Remark:
 
 def _require_megatron(kind: str, script: Script, unknown: tuple[Remark, ...]) -> None:
     """Raises InputError where --model stands for the model of a program whose options are mostly none of Megatron-LM's."""
-    names = {word.partition("=")[0] for word in script.words() if re.match(r"--[A-Za-z]", word)}
+    names = {word.partition("=")[0] for word in script.words() if word.startswith("--") and is_option(word)}
     foreign = [one.field for one in unknown if one.field.startswith("--")]
     if kind == "script" and not names & SIZES_OF_A_MODEL and len(foreign) > len(names) / 3:
         raise InputError(
@@ -367,7 +373,8 @@ def read_settings(texts: tuple[str, ...]) -> dict[str, str]:
     settings: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not equals or not re.fullmatch(r"[0-9]+|[A-Za-z_][\w.-]*", name):
+        plain = name.replace(".", "_").replace("-", "_").isidentifier() and name[0] not in ".-"
+        if not equals or not (plain or name.isdecimal()):
             raise InputError(
                 f"--set {text[:60]}: write it like --set NNODES=4, or --set 1=VALUE for the script's first argument"
             )

@@ -4,7 +4,6 @@ megatron-core 0.19 builds them from the arguments of examples/t5/pretrain_t5.py 
 from __future__ import annotations
 
 import ast
-import re
 from typing import Any
 
 from autoconfig.megatron.argument_list import Arguments, refused_arguments
@@ -35,7 +34,7 @@ ACTIVATIONS = {
 }
 """Switch -> (activation, whether it is gated)."""
 _GLU = {"swiglu": ("swiglu", True), "geglu": ("geglu", True), "reglu": ("swiglu", True), "liglu": ("swiglu", True)}
-_GATED_FAMILIES = re.compile("llama|mistral|mixtral|qwen|baichuan")
+_GATED_FAMILIES = ("llama", "mistral", "mixtral", "qwen", "baichuan")
 """In a program's name: a fork whose own code decides activation, norm and embeddings."""
 MAX_PATTERN = 10_000
 
@@ -149,9 +148,9 @@ def _activation(a: Arguments, program: str) -> tuple[str, bool]:
     if len(chosen) > 1:
         raise InputError("contradictory activations: give one of --swiglu, --squared-relu, --quick-geglu, --glu-activation")
     name = program.rsplit("/", 1)[-1]
-    if not chosen and (own := _GATED_FAMILIES.search(name.lower())):
+    if not chosen and (own := next((family for family in _GATED_FAMILIES if family in name.lower()), None)):
         raise UnsupportedError(
-            f"{name[:60]} builds a {own[0]} model by itself, and the file gives no --swiglu: what it "
+            f"{name[:60]} builds a {own} model by itself, and the file gives no --swiglu: what it "
             "builds cannot be read from the arguments; name the model with --model (see `autoconfig models`), or add --swiglu"
         )
     return chosen.pop() if chosen else ("gelu", False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from dataclasses import dataclass
 
 from autoconfig.megatron.argument_list import Arguments
@@ -59,7 +58,6 @@ FIRST, LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-nu
 FOR_EMBEDDING, FOR_LOSS = "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"
 SCHEDULE = "--step-batch-size-schedule"
 _SUFFIXES = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-_ENTRY = re.compile(r"([0-9.]+)([KMBT]?):([0-9.]+)([KMBT]?)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,16 +310,9 @@ def read_recompute(a: Arguments, assumed: list[Remark]) -> Recompute:
         raise InputError("--recompute-activations (selective) contradicts --recompute-granularity full; drop one of them")
     if old and (short or granularity not in (None, "full")):
         raise InputError("--checkpoint-activations is an older spelling of --recompute-granularity full; give one of them")
-    whole, method = granularity == "full", a.text("--recompute-method") if old or granularity == "full" else None
-    if whole and method == "block" and a.text("--recompute-num-layers") == "0":
-        return NONE  # the first 0 layers of a stage (transformer_block.py)
-    count = a.count("--recompute-num-layers", "--activations-checkpoint-num-layers", "--checkpoint-num-layers") or 1
-    if old:
-        return Recompute("full", (), _method(old_method or method or "uniform", "--activations-checkpoint-method"), count)
-    if whole and method is None:
-        raise InputError("--recompute-granularity full needs --recompute-method uniform or block (NV111)")
-    if whole:
-        return Recompute("full", (), _method(method or "", "--recompute-method"), count)
+    if old or granularity == "full":
+        return _full(a, old_method, old)
+    _layers_again(a)
     if granularity == "selective" or short:
         return _selective(a)
     if granularity not in (None, "none"):
@@ -329,6 +320,24 @@ def read_recompute(a: Arguments, assumed: list[Remark]) -> Recompute:
     if a.has("--recompute-modules"):
         assumed.append(Remark("--recompute-modules", None, "no effect without --recompute-granularity selective"))
     return NONE
+
+
+def _layers_again(a: Arguments) -> int:
+    """Return the layers that are computed again: of a group, or of a stage."""
+    return a.count("--recompute-num-layers", "--activations-checkpoint-num-layers", "--checkpoint-num-layers") or 1
+
+
+def _full(a: Arguments, old_method: str | None, old: bool) -> Recompute:
+    """Return recomputation of whole layers, in older words where `old`. Raises InputError without a method that there is."""
+    method, whole = a.text("--recompute-method"), a.text("--recompute-granularity") == "full"
+    if whole and method == "block" and a.text("--recompute-num-layers") == "0":
+        return NONE  # the first 0 layers of a stage (transformer_block.py)
+    count = _layers_again(a)
+    if old:
+        return Recompute("full", (), _method(old_method or method or "uniform", "--activations-checkpoint-method"), count)
+    if method is None:
+        raise InputError("--recompute-granularity full needs --recompute-method uniform or block (NV111)")
+    return Recompute("full", (), _method(method, "--recompute-method"), count)
 
 
 def _selective(a: Arguments) -> Recompute:
@@ -369,20 +378,26 @@ def read_batch(a: Arguments, dp: int, assumed: list[Remark]) -> tuple[int, int]:
 
 
 def _last_of_schedule(texts: tuple[str, ...]) -> int:
-    entries = []
-    for word in " ".join(texts).replace("'", " ").replace('"', " ").replace(",", " ").split():
-        match = _ENTRY.fullmatch(word)
-        try:
-            sizes = [float(match[n]) * _SUFFIXES[match[n + 1].upper()] for n in (1, 3)] if match else []
-        except ValueError:
-            sizes = []
-        if not sizes or not 1 <= sizes[1] < 1e12:
+    entries: dict[float, int] = {}
+    words = " ".join(texts).replace("'", " ").replace('"', " ").replace(",", " ").split()
+    for word in words:
+        threshold, colon, size = word.partition(":")
+        start, samples = _amount(threshold), _amount(size)
+        if not colon or start is None or samples is None or not 1 <= samples < 1e12:
             raise InputError(f'{SCHEDULE} {word[:40]!r}: write THRESHOLD:SIZE pairs, "0:768 250B:1536"')
-        entries.append((sizes[0], int(sizes[1])))
-    thresholds = [threshold for threshold, _ in entries]
-    if not entries or sorted(thresholds)[0] != 0 or len(set(thresholds)) != len(thresholds):
+        entries[start] = int(samples)
+    if 0 not in entries or len(entries) != len(words):
         raise InputError(f'{SCHEDULE}: the thresholds start at 0 and differ, "0:768 250B:1536"')
-    return max(entries)[1]
+    return entries[max(entries)]
+
+
+def _amount(text: str) -> float | None:
+    """Return the number of `768` or `250B`; None for other text."""
+    suffix = text[-1:].upper() if text[-1:].isalpha() else ""
+    digits = text.removesuffix(text[-1:]) if suffix else text
+    if suffix not in _SUFFIXES or not digits.isascii() or not digits.replace(".", "", 1).isdecimal():
+        return None
+    return float(digits) * _SUFFIXES[suffix]
 
 
 def read_seq_length(a: Arguments) -> int:

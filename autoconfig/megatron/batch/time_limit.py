@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Sequence
 
 from autoconfig.megatron.write import MOCK_STEPS
@@ -15,7 +14,6 @@ STARTING_MINUTES = 30
 SAVING_MINUTES = 15
 """An assumption: the last checkpoint before a time limit, and the end of all ranks."""
 MINUTES_PER_HOUR, MINUTES_PER_DAY = 60, 24 * 60
-_SLURM_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<parts>\d+(?::\d+){0,2})")
 
 
 def job_minutes(report: PlanReport | None) -> int:
@@ -30,21 +28,21 @@ def given_minutes(slurm: Sequence[str]) -> int | None:
     """The time limit among further #SBATCH options, in minutes (man sbatch, --time); None where there is none, or no end."""
     words = [word for one in slurm for word in one.replace("=", " ", 1).split()]
     limits = [value for name, value in itertools.pairwise(words) if name in ("--time", "-t")]
-    match = _SLURM_TIME.fullmatch(limits[-1]) if limits else None
-    if match is None:
+    days, dash, clock = limits[-1].rpartition("-") if limits else ("", "", "")
+    parts = clock.split(":")
+    if len(parts) > 3 or not all(part.isdecimal() for part in (*parts, *([days] if dash else []))):
         return None
-    parts = [int(part) for part in match["parts"].split(":")]
-    if match["days"]:  # days-hours, days-hours:minutes, days-hours:minutes:seconds
-        hours, minutes, _ = [*parts, 0, 0][:3]
-        return int(match["days"]) * MINUTES_PER_DAY + hours * MINUTES_PER_HOUR + minutes
-    if len(parts) == 3:
-        return parts[0] * MINUTES_PER_HOUR + parts[1]
-    return parts[0]
+    numbers = [int(part) for part in parts]
+    if dash:  # days-hours, days-hours:minutes, days-hours:minutes:seconds
+        hours, minutes = [*numbers, 0][:2]
+        return int(days) * MINUTES_PER_DAY + hours * MINUTES_PER_HOUR + minutes
+    return numbers[0] * MINUTES_PER_HOUR + numbers[1] if len(numbers) == 3 else numbers[0]
 
 
 def has_time(slurm: Sequence[str]) -> bool:
     """Whether further #SBATCH options set the time limit themselves."""
-    return any(re.match(r"(--time|-t)(?![\w-])", one) or re.match(r"-t\d", one) for one in slurm)
+    first = [one.replace("=", " ", 1).split(" ")[0] for one in slurm]
+    return any(word in ("--time", "-t") or (word.startswith("-t") and word[2:3].isdigit()) for word in first)
 
 
 def slurm_time(minutes: int) -> str:
