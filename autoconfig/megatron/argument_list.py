@@ -58,7 +58,7 @@ class KnownArgument:
 
 @cache
 def known_arguments() -> dict[str, KnownArgument]:
-    """The table, by name with `-` for `_`."""
+    """Return the table, by name with `-` for `_`."""
     text = (resources.files("autoconfig") / "data" / "megatron_arguments.csv").read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines())
     return {row["name"]: KnownArgument(**{**row, "first_year": int(row["first_year"])}) for row in rows}  # type: ignore[arg-type]
@@ -68,9 +68,9 @@ OPTIMIZER = "--optimizer"
 
 
 def _of_optimizer(name: str, *, sharded: bool) -> Remark:
-    """What an optimizer other than Adam changes. Others than SGD are sharded by whole parameters, each of which one rank has
-    (megatron-core 0.19.2, training/arguments.py: use_layer_wise_distributed_optimizer): the rank with the embedding holds more
-    than the even share that is priced."""
+    """Return what an optimizer other than Adam changes. Others than SGD are sharded by whole parameters, each of which one rank
+    has (megatron-core 0.19.2, training/arguments.py: use_layer_wise_distributed_optimizer): the rank with the embedding holds
+    more than the even share that is priced."""
     word = name.lower()
     if word != "sgd" and (word.startswith("dist_") or sharded):
         why = "its state is dealt out by whole parameters over data parallelism, and what the fullest rank has is not priced"
@@ -85,7 +85,7 @@ def _not_read() -> dict[str, Any]:
 
 @cache
 def not_modelled_arguments() -> dict[str, tuple[Remark, frozenset[str]]]:
-    """Name -> (what it changes, values with which it changes nothing)."""
+    """Return name -> (what it changes, values with which it changes nothing)."""
     rows = {f"--{name}": row for part, table in _not_read().items() if part != "refused" for name, row in table.items()}
     return {
         name: (Remark(name, None, row["says"], Effect[row["effect"].upper()]), frozenset(row.get("usual", ())))
@@ -95,13 +95,13 @@ def not_modelled_arguments() -> dict[str, tuple[Remark, frozenset[str]]]:
 
 @cache
 def refused_arguments(kind: str) -> dict[str, str]:
-    """Name -> what a run is that has it and cannot be read: another `job`, or a `model` of another kind."""
+    """Return name -> what a run is that has it and cannot be read: another `job`, or a `model` of another kind."""
     return {f"--{name}": what for what, names in _not_read()["refused"][kind].items() for name in names}
 
 
 @cache
 def megatron_program() -> Program:
-    """Megatron-LM's training program, as launches of it are recognised in a script."""
+    """Return Megatron-LM's training program, as launches of it are recognised in a script."""
     decisive = frozenset({"--num-layers", "--encoder-num-layers", "--hybrid-layer-pattern"})
     return Program(name="Megatron-LM", arguments=known_arguments().keys(), decisive=decisive, refuse=_refuse_others)
 
@@ -176,7 +176,7 @@ class Arguments:
         return any(self._find(name) for name in names)
 
     def text(self, *names: str) -> str | None:
-        """The value of the first of these that was given. Raises InputError where it has none or it is not known."""
+        """Return the value of the first of these that was given. Raises InputError where it has none or it is not known."""
         for name in names:
             if argument := self._find(name):
                 return self._value(argument)
@@ -218,18 +218,19 @@ class Arguments:
         return value
 
     def state(self, *names: str) -> str | None:
-        """The type of optimizer state that the first of these names. Raises InputError for another one."""
+        """Return the type of optimizer state that the first of these that was given names. Raises InputError for another
+        one."""
         text = self.text(*names)
         if text and text not in STATE_TYPES:
             raise InputError(f"{names[0]} {text[:40]!r}: use one of {', '.join(dict.fromkeys(STATE_TYPES.values()))}")
         return STATE_TYPES[text] if text else None
 
     def not_used(self) -> tuple[str, ...]:
-        """Known arguments that nothing read: data, paths, logging, learning rate, ..."""
+        """Return known arguments that nothing read: data, paths, logging, learning rate, ..."""
         return tuple(name for name in (*self.given, *self.undecided) if name not in self.used)
 
     def not_modelled(self) -> tuple[Remark, ...]:
-        """Arguments that matter and that no formula reads, with what they change."""
+        """Return arguments that matter and that no formula reads, with what they change."""
         remarks = []
         for name, (remark, usual) in not_modelled_arguments().items():
             if name in self.given and not set(self.given[name].values) & usual:
@@ -240,7 +241,7 @@ class Arguments:
         return tuple(remarks)
 
     def depends(self) -> tuple[Remark, ...]:
-        """Arguments that matter and that a condition decides, with the condition."""
+        """Return arguments that matter and that a condition decides, with the condition."""
         return tuple(Remark(name, None, why) for name, why in self.undecided.items() if name in self.used)
 
     def refuse_undecided(self) -> None:
@@ -251,7 +252,7 @@ class Arguments:
             )
 
     def newest(self) -> tuple[str, int]:
-        """The newest of the given arguments and the year in which it was first seen; ("none", 0) where there is none."""
+        """Return the newest of the given arguments and the year in which it was first seen; ("none", 0) where there is none."""
         names = known_arguments()
         return max(((name, names[name].first_year) for name in self.given), key=lambda pair: pair[1], default=("none", 0))
 
@@ -274,8 +275,8 @@ class Arguments:
 
 
 def split_arguments(argv: Sequence[str], unread: Mapping[int, Unread] | None = None) -> Arguments:
-    """Names and values of an argument list; `unread`: words that are not known. Raises InputError when too long, and for words
-    that may be any arguments."""
+    """Return names and values of an argument list; `unread`: words that are not known. Raises InputError when too long, and for
+    words that may be any arguments."""
     if len(argv) > MAX_ARGUMENTS:
         raise InputError(f"{len(argv):,} arguments are more than {MAX_ARGUMENTS:,}; this is no launch of one training job")
     spend(10 * len(argv))
@@ -317,8 +318,8 @@ def split_arguments(argv: Sequence[str], unread: Mapping[int, Unread] | None = N
 
 
 def _undecided(word: str, odd: Unread) -> tuple[list[str], list[str]]:
-    """(known arguments, other words) that a word may be which is not known; a variable that nothing sets is nothing. Raises
-    InputError where it may be anything."""
+    """Return (known arguments, other words) that a word may be whose text is not known; a variable that nothing sets is
+    nothing. Raises InputError where it may be anything."""
     if odd.unset:
         return [], [word]
     if not odd.choices:
@@ -333,7 +334,7 @@ def _undecided(word: str, odd: Unread) -> tuple[list[str], list[str]]:
 
 
 def _one(argv: Sequence[str], start: int, unread: Mapping[int, Unread]) -> tuple[Given, int, bool]:
-    """The argument at `start`, the position behind it, and whether the table holds it."""
+    """Return the argument at `start`, the position behind it, and whether the table holds it."""
     raw, equals, joined = argv[start].partition("=")
     spend(2 if argv[start] in known_arguments() else 100)  # an unknown name is compared with all
     name = _whole_name("--" + raw.lstrip("-").replace("_", "-"))
@@ -357,8 +358,9 @@ def _one(argv: Sequence[str], start: int, unread: Mapping[int, Unread]) -> tuple
 
 @lru_cache(maxsize=4096)
 def _whole_name(name: str) -> str:
-    """The argument that a name stands for: argparse takes the beginning of one for it (`allow_abbrev`). Of several arguments
-    Megatron-LM's own counts; the name as it is where it begins none. Raises InputError where it may be one that decides."""
+    """Return the argument that a name stands for: argparse takes the beginning of one for it (`allow_abbrev`). Of several
+    arguments Megatron-LM's own counts; a name that begins none stays as it is. Raises InputError where it may be one that
+    decides."""
     if name in known_arguments() or len(name) < SHORTEST:
         return name
     begun = [row for row in known_arguments().values() if row.name.startswith(name)]
@@ -372,7 +374,7 @@ def _whole_name(name: str) -> str:
 
 
 def name_hint(unknown: str) -> str:
-    """The known name that an unknown one is a slip of; empty when none is that near."""
+    """Return the known name that an unknown one is a slip of; empty when none is that near."""
     word = unknown.split()[0].lstrip("-").replace("_", "-").lower() if unknown.strip() else ""
     if len(word) > LONGEST:
         return ""

@@ -114,7 +114,7 @@ class CheckAnswer:
 
     @property
     def speedup(self) -> float | None:
-        """Step time of the file's plan over the better one's; None where one of them is not known."""
+        """Return step time of the file's plan over the better one's; None where one of them is not known."""
         if self.report is None or self.better is None:
             return None
         return self.report.step_seconds / self.better.step_seconds
@@ -155,7 +155,7 @@ def check(source: CheckInput) -> CheckAnswer:
 
 
 def _remedies(source: CheckInput) -> Iterator[Remedy]:
-    """What would help, among plans that the file's format can say and in its words."""
+    """Return what would help, among plans that the file's format can say and in its words."""
     if source.wish is None or source.spelled is None:
         yield from remedies(source.question)
         return
@@ -170,24 +170,25 @@ def _remedies(source: CheckInput) -> Iterator[Remedy]:
 
 
 def overlapped(source: CheckInput) -> Scenario:
-    """The file's scenario with every overlap that its software has: what other plans are ranked with, and written with."""
+    """Return the file's scenario with every overlap that its software has: what other plans are ranked with, and written
+    with."""
     scenario = source.question.scenario
     return with_overlaps(scenario) if source.script else scenario
 
 
 def file_violations(source: CheckInput) -> tuple[Violation, ...]:
-    """The rules that the file's plan breaks, and what of its arguments is refused whatever the plan."""
+    """Return the rules that the file's plan breaks, and what of its arguments is refused whatever the plan."""
     return (*_broken(source), *source.refused)
 
 
 def _broken(source: CheckInput) -> tuple[Violation, ...]:
-    """The rules that the file's plan breaks."""
+    """Return the rules that the file's plan breaks."""
     plan = as_megatron_takes_it(source.plan) if source.megatron_fsdp else source.plan
     return (*plan_violations(source.question.scenario, plan, source.split), *source.also_broken)
 
 
 def plan_violations(scenario: Scenario, plan: TrainPlan, split: PipelineSplit | None) -> list[Violation]:
-    """The broken rules; where the file places the layers itself, the rules of that way of placing them."""
+    """Return the broken rules; where the file places the layers itself, the rules of that way of placing them."""
     broken = violations(scenario, plan)
     if split is None:
         return broken
@@ -196,7 +197,7 @@ def plan_violations(scenario: Scenario, plan: TrainPlan, split: PipelineSplit | 
 
 
 def _with_gpus_wanted(violation: Violation, source: CheckInput) -> Violation:
-    """Where the GPUs cannot hold the plan: how many can, and how to say so."""
+    """Return the violation with how many GPUs hold the plan, and how to say so, where the file's cannot."""
     if violation.rule != "AC005":
         return violation
     plan, cluster = source.plan, source.question.scenario.cluster
@@ -234,8 +235,8 @@ def _legal_on(source: CheckInput, gpus: int) -> bool:
 def better_plan(
     ranking: Ranking, plan: TrainPlan, report: PlanReport | None, fit_chance: float, *, even_only: bool = False
 ) -> TrainPlan | None:
-    """By the rule of a search: of the plans with this chance to fit the fastest, or among those as good as it the one nearest
-    to `plan`; where none has it the likeliest. None where `plan` itself is as good by that rule."""
+    """Return, of the plans with this chance to fit, the fastest, or among those as good as it the one nearest to `plan`; where
+    none has it the likeliest, as a search does. None where `plan` itself is as good by that rule."""
     positions = np.flatnonzero(_sayable(ranking, even_only))
     if not len(positions):
         return None
@@ -257,8 +258,8 @@ def better_plan(
 
 
 def _wish(scenario: Scenario, plan: TrainPlan) -> Constraints | None:
-    """Older software has arguments for its own sharding only: DeepSpeed keeps its ZeRO stage, Megatron-LM of 2022 may shard the
-    optimizer's state."""
+    """Return the sharding that older software has arguments for: DeepSpeed keeps its ZeRO stage, Megatron-LM of 2022 may shard
+    the optimizer's state. None for other software."""
     if scenario.software.name not in OLDER:
         return None
     shards = scenario.software.name == SHARDS_OPTIMIZER
@@ -266,7 +267,7 @@ def _wish(scenario: Scenario, plan: TrainPlan) -> Constraints | None:
 
 
 def _sayable(ranking: Ranking, even_only: bool) -> npt.NDArray[np.bool_]:
-    """Plans that the software of the file has arguments for: no uneven stages or modules before they existed."""
+    """Return which plans the software of the file has arguments for: no uneven stages or modules before they existed."""
     ok = np.ones(len(ranking.row), bool)
     if ranking.scenario.software.name == "torchtitan":  # its tensor parallelism always divides the sequence, too
         ok &= (ranking.space.layouts.tp[ranking.row] == 1) | (ranking.space.layouts.sp[ranking.row] == 1)
@@ -285,7 +286,7 @@ def _sayable(ranking: Ranking, even_only: bool) -> npt.NDArray[np.bool_]:
 
 
 def plan_flags(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
-    """The arguments that depend on the plan: name -> values, as the software of the scenario spells them."""
+    """Return the arguments that depend on the plan: name -> values, as the software of the scenario spells them."""
     parts = (plan_arguments, numerics_arguments, optimizer_arguments, overlap_arguments, switch_arguments)
     flags = {argument.flag: argument.values for part in parts for argument in part(scenario, plan)}
     flags |= {"--micro-batch-size": (str(plan.mbs),)}
@@ -296,14 +297,14 @@ def plan_flags(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]
 
 
 def flag_changes(before: Flags, after: Flags) -> tuple[FlagChange, ...]:
-    """What to change in the arguments, in the order in which Megatron's arguments are written."""
+    """Return what to change in the arguments, in the order in which Megatron's arguments are written."""
     names = dict.fromkeys([*after, *before])
     changes = (FlagChange(flag=name, old=before.get(name), new=after.get(name)) for name in names)
     return tuple(change for change in changes if change.old != change.new)
 
 
 def changes_from(source: CheckInput, plan: TrainPlan, wanted: Scenario | None = None) -> tuple[FlagChange, ...]:
-    """From the file's arguments to those of `plan`, in the `wanted` scenario (the file's own where none is given)."""
+    """Return the changes from the file's arguments to those of `plan`, in the `wanted` scenario (default: the file's own)."""
     scenario = source.question.scenario
     if source.spelled is not None:
         return flag_changes(source.spelled(scenario, source.plan), source.spelled(wanted or scenario, plan))
@@ -318,12 +319,13 @@ def changes_from(source: CheckInput, plan: TrainPlan, wanted: Scenario | None = 
 
 
 def _as_spelled(flag: str, words: Collection[str]) -> str:
-    """The name that the file itself has for an argument."""
+    """Return the name that the file itself has for an argument."""
     return next((name for name in older_names(flag) if name in words and flag not in words), flag)
 
 
 def missing_environment(source: CheckInput, plan: TrainPlan | None) -> tuple[str, ...]:
-    """Lines of shell for what `plan` needs in its environment, and the file's plan does not, and the file does not set."""
+    """Return lines of shell for what `plan` needs in its environment, and the file's plan does not, and the file does not
+    set."""
     if plan is None or source.kind not in ("script", "arguments"):
         return ()
     scenario = source.question.scenario
@@ -334,8 +336,8 @@ def missing_environment(source: CheckInput, plan: TrainPlan | None) -> tuple[str
 
 
 def target(answer: CheckAnswer) -> tuple[TrainPlan, Scenario]:
-    """What `--apply-to` writes: the better plan, else the nearest legal one, else the file's with the overlaps that it lacks.
-    Raises InputError where there is none."""
+    """Return what `--apply-to` writes: the better plan, else the nearest legal one, else the file's with the overlaps that it
+    lacks. Raises InputError where there is none."""
     source = answer.source
     if source.megatron_fsdp:
         raise InputError(f"--apply-to: {NO_OTHER_PLAN}")

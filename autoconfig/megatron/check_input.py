@@ -75,7 +75,7 @@ class CheckRequest:
 
 
 def check_request(given: Mapping[str, Any]) -> CheckRequest:
-    """A CheckRequest from what any edge was given, by the names of the fields. Raises InputError."""
+    """Return a CheckRequest from what any edge was given, by the names of the fields. Raises InputError."""
     table = [one for one in CHECK if one.name in CheckRequest.__dataclass_fields__]
     values = field_values(table, given)
     settings = given.get("set") or ()
@@ -128,14 +128,15 @@ class CheckInput:
 
     @property
     def more_bytes(self) -> float:
-        """What is not modelled and needs more memory (scores of all pairs of tokens, modules that are trained whole, a teacher)
-        takes at most on one GPU; infinite where no bound is known: a plan within the limit may not fit all the same."""
+        """Return the most that takes on one GPU what is not modelled and needs more memory (scores of all pairs of tokens,
+        modules that are trained whole, a teacher); infinite where no bound is known: a plan within the limit may not fit all
+        the same."""
         remarks = (*self.not_modelled, *self.question.assumed)
         return sum(remark.most_bytes for remark in remarks if remark.effect is Effect.MORE_MEMORY)
 
     @property
     def undecided(self) -> tuple[str, ...]:
-        """Keys of an optimizer, a loss or a quantisation that nothing here knows: no memory can be said with them."""
+        """Return keys of an optimizer, a loss or a quantisation that nothing here knows: no memory can be said with them."""
         unknown = (*self.unknown, *(one for one in self.not_modelled if one.effect is Effect.MEMORY_AND_TIME))
         return tuple(one.field for one in unknown if DECIDES_MEMORY.search(one.field))
 
@@ -148,7 +149,7 @@ class CheckInput:
 
 @bounded()
 def read_check(text: str, request: CheckRequest) -> CheckInput:
-    """A file's text as a question and a plan. Raises InputError saying what to change or to pass."""
+    """Return a file's text as a question and a plan. Raises InputError saying what to change or to pass."""
     require_short(text)
     if _opens(text, "{", '"}'):
         return _from_plan(text, request)
@@ -182,7 +183,8 @@ MAX_TURNED = 8
 
 
 def _otherwise(source: CheckInput, script: Script, request: CheckRequest) -> list[str]:
-    """Where a test of a variable that the file does not set decides the plan or the scenario: what it is the other way."""
+    """Return what the plan or the scenario is the other way, where a test of a variable that the file does not set decides
+    it."""
     notes = []
     for test, (line, names) in list(script.supposed.items())[:MAX_TURNED]:
         head = f"line {line}: {', '.join(f'${name}' for name in names)} counts as empty, the file does not set it"
@@ -208,21 +210,21 @@ def _require_read(name: str, text: str) -> None:
 
 
 def exported_gpu(text: str) -> str | None:
-    """The GPU in the header of a script that `export` wrote (megatron/batch/scripts.py); None for other files."""
+    """Return the GPU in the header of a script that `export` wrote (megatron/batch/scripts.py); None for other files."""
     head = text[:HEADER_CHARACTERS]
     match = re.search(r"^# .+ on [\d,]{1,20} x ([a-z0-9.-]{1,60}) \(", head, re.MULTILINE)
     return match[1] if MARK in head and match and match[1] in gpu_ids() else None
 
 
 def left_out_by_export(text: str) -> tuple[str, ...]:
-    """What a script that `export` wrote says that it leaves out of the model; empty for other files."""
+    """Return what a script that `export` wrote says that it leaves out of the model; empty for other files."""
     lines = text.splitlines() if MARK in text[:HEADER_CHARACTERS] else []
     reasons = [line.removeprefix(UNWRITTEN) for line in lines if line.startswith(UNWRITTEN)]
     return tuple(f"priced as it runs, without what export could not write: {reason}" for reason in reasons)
 
 
 def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, model: ModelSpec | None = None) -> CheckInput:
-    """The record of an argument list, of a `model` where the list does not say it. Raises InputError."""
+    """Return the record of an argument list, of a `model` where the list does not say it. Raises InputError."""
     gpus = request.gpus if request.gpus is not None else script.num_gpus
     if gpus is None:
         raise InputError(f"the number of GPUs is not known: {script.gpus_reason}; say {option('gpus')} N")
@@ -283,7 +285,7 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
 
 
 def _with_nodes(request: Request, each: int, assumed: list[Remark]) -> tuple[Request, ClusterSpec]:
-    """The question and its cluster, in nodes of `each` GPUs where that is fewer than the usual server has."""
+    """Return the question and its cluster, in nodes of `each` GPUs where that is fewer than the usual server has."""
     cluster = read_cluster(request, assumed)
     named = request.cluster is not None or request.gpus_per_node is not None
     if named or each >= min(cluster.num_gpus, cluster.gpus_per_node) or cluster.num_gpus % each:
@@ -314,7 +316,7 @@ def _require_gpus(gpus: int, plan: TrainPlan) -> None:
 
 
 def _with_hint(unknown: Remark) -> Remark:
-    """An unknown argument, with the known one that it may be a slip of."""
+    """Return an unknown argument with the known one that it may be a slip of."""
     hint = name_hint(unknown.field) if unknown.field.startswith("--") else ""
     return replace(unknown, why=f"did you mean {hint}?", effect=Effect.EVERYTHING) if hint else unknown
 
@@ -340,7 +342,7 @@ def require_format(gpu: GpuSpec, numerics: Numerics) -> None:
 
 
 def question_of(scenario: Scenario, assumed: tuple[Remark, ...], request: Request) -> Question:
-    """A question that is understood, with the calibration that it is priced with."""
+    """Return a question that is understood, with the calibration that it is priced with."""
     scenario = replace(scenario, calibration=request.own_calibration or shipped())
     return Question(scenario=scenario, constraints=Constraints(), assumed=assumed, request=request)
 
@@ -369,7 +371,7 @@ def _json_words(text: str) -> tuple[Value, ...]:
 
 
 def read_settings(texts: tuple[str, ...]) -> dict[str, str]:
-    """`NAME=VALUE` options. Raises InputError for other text."""
+    """Return `NAME=VALUE` options. Raises InputError for other text."""
     settings: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")

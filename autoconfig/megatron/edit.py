@@ -79,8 +79,8 @@ def apply_to(
 
 
 def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
-    """The text of a script, an argument list or a plan.json with the better plan in it. Raises InputError listing the changes
-    where it cannot be edited."""
+    """Return the text of a script, an argument list or a plan.json with the better plan in it. Raises InputError listing the
+    changes where it cannot be edited."""
     source = answer.source
     plan, scenario = target(answer)
     question = source.question
@@ -93,8 +93,8 @@ def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
 def edited_text(
     source: CheckInput, plan: TrainPlan, report: PlanReport | None, request: CheckRequest, wanted: Scenario | None = None
 ) -> str:
-    """A script's or argument list's text with `plan` in it, in the `wanted` scenario (default: the file's own overlaps), read
-    again before it is returned. Raises InputError."""
+    """Return a script's or argument list's text with `plan` in it, in the `wanted` scenario (default: the file's own overlaps),
+    read again before it is returned. Raises InputError."""
     scenario = wanted or source.question.scenario
     changes = changes_from(source, plan, scenario)
     script = source.script
@@ -126,13 +126,14 @@ def edited_text(
 
 
 def _batch(source: CheckInput, wanted: Scenario) -> FlagChange:
-    """The batch of a step that the file comes to, and the one that is wanted."""
+    """Return the batch of a step that the file comes to, and the one that is wanted."""
     had = source.question.scenario.workload.global_batch_size
     return FlagChange(flag="--global-batch-size", old=(str(had),), new=(str(wanted.workload.global_batch_size),))
 
 
 def same_software(read: Scenario, wanted: Scenario, plan: TrainPlan) -> bool:
-    """The same stack, but for overlaps that `plan` cannot have and of which its arguments therefore say nothing."""
+    """Whether two scenarios have the same stack, but for overlaps that `plan` cannot have and of which its arguments therefore
+    say nothing."""
     a, b = read.software, wanted.software
     overlaps = {name: getattr(b.time, name) for name in ("overlap_grad_reduce", "overlap_param_gather", "tp_overlap_share")}
     written = overlap_arguments(read, plan) == overlap_arguments(wanted, plan)
@@ -145,20 +146,20 @@ def _others(source: CheckInput, changes: Iterable[FlagChange]) -> set[str]:
 
 
 def _with_environment(text: str, exports: Sequence[str]) -> str:
-    """The script with these lines in front of its first command."""
+    """Return the script with these lines in front of its first command."""
     lines = text.splitlines(keepends=True)
     first = next((at for at, line in enumerate(lines) if line.strip() and not line.startswith("#")), len(lines))
     return "".join([*lines[:first], *(f"{export}\n" for export in exports), *lines[first:]])
 
 
 def refusal(reason: str, changes: Iterable[FlagChange]) -> InputError:
-    """Why nothing was written, and what to change by hand."""
+    """Return why nothing was written, and what to change by hand."""
     lines = "; ".join(change_text(change) for change in changes)
     return InputError(f"--apply-to: the file cannot be edited: {reason}. Nothing was written; change by hand: {lines}")
 
 
 def change_text(change: FlagChange) -> str:
-    """`--flag old -> new`; added and removed flags say so."""
+    """Return `--flag old -> new`; added and removed flags say so."""
     old, new = " ".join(change.old or ()), " ".join(change.new or ())
     if change.new is None:
         return f"{change.flag}{' ' + old if old else ''} -> (remove)"
@@ -187,7 +188,8 @@ class _Editor:
         self.added: list[str] = []
 
     def text(self, wanted: Flags) -> str:
-        """The edited text; of stages and recomputation exactly the `wanted` arguments are left where one of them changes."""
+        """Return the edited text; of stages and recomputation exactly the `wanted` arguments are left where one of them
+        changes."""
         for change in self.changes:
             self._change(change)
         for family in (STAGES, RECOMPUTE):
@@ -209,7 +211,7 @@ class _Editor:
         return text
 
     def _add_missing(self, family: Sequence[str], wanted: Flags) -> None:
-        """What an older or shorter spelling said, and says no more (--recompute-activations)."""
+        """Add what an older or shorter spelling said, and says no more (--recompute-activations)."""
         changed = {change.flag for change in self.changes}
         for flag, values in wanted.items():
             if flag in family and flag not in self.given and flag not in changed:
@@ -227,7 +229,7 @@ class _Editor:
             self._replace(argument, change.new)
 
     def _replace(self, argument: Given, values: Sequence[str]) -> None:
-        """Values one by one where they stand; where their number differs, all of them in the place of the first."""
+        """Replace values one by one where they stand; where their number differs, all of them in the place of the first."""
         positions = argument.value_positions
         if not positions:
             raise refusal(f"{argument.name} has no value to replace", self.changes)
@@ -269,7 +271,7 @@ class _Editor:
         return self.before[at : len(self.before) if end < 0 else end].rstrip("\r")
 
     def _whole_lines(self) -> Iterator[tuple[int, int]]:
-        """What to cut: a line of which nothing but blanks, a backslash or a comment stays goes whole."""
+        """Return what to cut: a line of which nothing but blanks, a backslash or a comment stays goes whole."""
         text, touched = self.before, {place for start, end, _ in self.edits for place in (start, end)}
         lines: dict[int, list[tuple[int, int]]] = {}
         for start, end in self.removed:
@@ -286,7 +288,7 @@ class _Editor:
             yield from (self._with_blanks(first, start, end) for start, end in _merged(text, spans))
 
     def _with_blanks(self, first: int, start: int, end: int) -> tuple[int, int]:
-        """What is cut of a line that begins at `first`, with the blanks on one side: the words around stay one apart."""
+        """Return what is cut of a line that begins at `first`, with the blanks on one side: the words around stay one apart."""
         text = self.before
         before = text[first:start]
         if before.strip() and text[start - 1] in " \t":
@@ -301,7 +303,7 @@ class _Editor:
         return (start - 1, end + 1) if around[0] == around[1] and around[0] in ("'", '"') else (start, end)
 
     def _span(self, position: int, name: str, *, joined: bool = False) -> tuple[int, int]:
-        """Where the characters of a word stand in the file; with `joined`, those behind `=`."""
+        """Return where the characters of a word stand in the file; with `joined`, those behind `=`."""
         value = self.argv[position]
         origin = [place for piece in value if piece.text for place in (piece.origin or (None,))]
         if joined:
@@ -313,8 +315,8 @@ class _Editor:
 
 
 def place_of(source: CheckInput, flag: str) -> int | None:
-    """Where the value of an argument of a script or an argument list stands, else the argument: a position in the text; None
-    where it does not stand there."""
+    """Return where in the text the value of an argument of a script or an argument list stands, else the argument; None where
+    neither does."""
     script = source.script
     assert script is not None
     arguments = split_arguments(script.words(), script.unread()).given
@@ -329,7 +331,7 @@ def place_of(source: CheckInput, flag: str) -> int | None:
 
 
 def refreshed(text: str, scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> str:
-    """The text with the head and the comments of arguments for `plan`."""
+    """Return the text with the head and the comments of arguments for `plan`."""
     lines = text.split("\n")
     mark = next(at for at, line in enumerate(lines) if line.startswith(MARK))
     end = next((at for at in range(mark, len(lines)) if not lines[at].startswith("#")), len(lines))
@@ -342,7 +344,7 @@ def refreshed(text: str, scenario: Scenario, plan: TrainPlan, report: PlanReport
 
 
 def _with_comment(line: str, written: dict[str, Argument]) -> str:
-    """An argument's line as `export` writes it, where it holds one argument of the plan with just its values."""
+    """Return an argument's line as `export` writes it, where it holds one argument of the plan with just its values."""
     match = _ARGUMENT.fullmatch(line)
     argument = written.get(match[1]) if match else None
     if match is None or argument is None:

@@ -136,7 +136,7 @@ ADDED_LATER = frozenset(
 
 
 def plan_file(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> PlanFileJson:
-    """The content of plan.json."""
+    """Return the content of plan.json."""
     return PlanFileJson(
         short=str(plan),
         plan=named_plan(plan, scenario.workload.global_batch_size),
@@ -169,12 +169,12 @@ def _predicted(report: PlanReport) -> PredictedJson:
 
 
 def plan_text(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> str:
-    """plan.json as text."""
+    """Return plan.json as text."""
     return json_text(plan_file(scenario, plan, report)) + "\n"
 
 
 def read_plan_text(text: str) -> tuple[Scenario, TrainPlan]:
-    """What plan.json says, as written by `plan_text`. Raises InputError, naming the field, for anything else."""
+    """Return what plan.json says, as written by `plan_text`. Raises InputError, naming the field, for anything else."""
     try:
         body = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
@@ -199,7 +199,7 @@ def read_plan_text(text: str) -> tuple[Scenario, TrainPlan]:
 
 
 def _of_version_2(body: dict[str, Any]) -> dict[str, Any]:
-    """A file of version 1, in which an imbalance of 1 meant that nothing was said."""
+    """Return a file of version 1, in which an imbalance of 1 meant that nothing was said, as one of version 2."""
     numerics = body.get("numerics")
     if isinstance(numerics, dict) and numerics.get("moe_imbalance") == 1.0:
         numerics = {**numerics, "moe_imbalance": None}
@@ -219,7 +219,7 @@ def check_schema(body: Mapping[str, Any]) -> None:
 
 
 def _check_agreement(long: Mapping[str, Any], short: Mapping[str, Any]) -> None:
-    """The plan stands in a plan file twice. Raises InputError where the two differ."""
+    """Raises InputError where the two forms of the plan in a plan file differ."""
     for name, value in short.items():
         if long.get(name) != value:
             raise InputError(

@@ -52,7 +52,7 @@ class Row:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name of the flag, the one that is written first."""
+        """Return every name of the flag, the one that is written first."""
         return (self.flag, *self.older.split())
 
 

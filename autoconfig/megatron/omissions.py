@@ -30,8 +30,8 @@ WORTH_NAMING = 0.0005
 
 
 def omissions(source: CheckInput) -> tuple[str, ...]:
-    """Sentences; none for files of other launchers, for encoders and for software of other years. What the file mentions at
-    all, be it under a condition or with underscores (other trainers' files), counts as given."""
+    """Return sentences; none for files of other launchers, for encoders and for software of other years. What the file mentions
+    at all, be it under a condition or with underscores (other trainers' files), counts as given."""
     script, scenario = source.script, source.question.scenario
     stack = scenario.software
     if script is None or scenario.model.encoder_num_layers:
@@ -63,7 +63,8 @@ class MissingOverlap:
 
 
 def with_overlaps(scenario: Scenario) -> Scenario:
-    """The scenario with every overlap that its stack has; itself for software of other years, whose arguments know none."""
+    """Return the scenario with every overlap that its stack has; itself for software of other years, whose arguments know
+    none."""
     if not (is_modern(scenario.software.name) or scenario.software.release):
         return scenario
     time, usual = scenario.software.time, load_stack(scenario.software.name).time
@@ -72,7 +73,7 @@ def with_overlaps(scenario: Scenario) -> Scenario:
 
 
 def missing_overlaps(scenario: Scenario, plan: TrainPlan) -> tuple[MissingOverlap, ...]:
-    """What is legal for a legal plan and left out, in Megatron's order, with what it saves."""
+    """Return what is legal for a legal plan and left out, in Megatron's order, with what it saves."""
     wanted = with_overlaps(scenario)
     written = {argument.flag for argument in overlap_arguments(scenario, plan)}
     missing = [argument.flag for argument in overlap_arguments(wanted, plan) if argument.flag not in written]

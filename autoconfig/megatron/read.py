@@ -53,13 +53,13 @@ OVERLAPS = (
 
 
 def is_modern(name: str) -> bool:
-    """Stacks of today's Megatron-LM: overlaps are switched on by arguments."""
+    """Whether a stack is one of today's Megatron-LM, whose overlaps are switched on by arguments."""
     return name in (DEFAULT_STACK, "megatron-local") or name.startswith("megatron-core")
 
 
 def software_name(a: Arguments, gpu: GpuSpec, assumed: list[Remark], release: str | None = None) -> str:
-    """The stack whose arguments these are, by the newest of them; says what decided it. On a GPU that computes fp8, which no
-    Megatron-LM before 2023 knew, it is today's; so it is where a `release` of megatron-core is named."""
+    """Return the stack whose arguments these are, by the newest of them, and say what decided it. On a GPU that computes fp8,
+    which no Megatron-LM before 2023 knew, it is today's; so it is where a `release` of megatron-core is named."""
     newest, year = a.newest()
     recent = "fp8" in gpu.flops_per_s
     why = f"as of the arguments the newest is {newest}, of {year}"
@@ -89,8 +89,8 @@ def software_name(a: Arguments, gpu: GpuSpec, assumed: list[Remark], release: st
 def read_software(
     a: Arguments, scenario: Scenario, plan: TrainPlan, assumed: list[Remark], *, modern: bool, megatron_fsdp: bool = False
 ) -> SoftwareStack:
-    """The scenario's stack with what the arguments switch on and, of today's Megatron-LM (`modern`), off. Raises InputError for
-    overlap without its condition."""
+    """Return the scenario's stack with what the arguments switch on and, of today's Megatron-LM (`modern`), off. Raises
+    InputError for overlap without its condition."""
     name = scenario.software.name
     if a.has("--tp-comm-overlap") and not plan.sp:
         raise InputError(
@@ -109,10 +109,10 @@ def read_software(
 
 
 def _overlaps(a: Arguments, scenario: Scenario, plan: TrainPlan, assumed: list[Remark], megatron_fsdp: bool) -> frozenset[str]:
-    """The overlaps that are on. An argument that is missing switches its overlap off where the plan could have it. Where it
-    could not (tensor-parallel overlap at tp 1), its absence says nothing of other plans: the stack's default stays. Weights are
-    gathered beside the forward only where gradients are reduced beside the backward (Megatron's arguments.py asserts it). FSDP
-    overlaps by itself: torch FSDP2 prefetches, Megatron-FSDP switches the reduction on where gradients are sharded and the
+    """Return the overlaps that are on. An argument that is missing switches its overlap off where the plan could have it. Where
+    it could not (tensor-parallel overlap at tp 1), its absence says nothing of other plans: the stack's default stays. Weights
+    are gathered beside the forward only where gradients are reduced beside the backward (Megatron's arguments.py asserts it).
+    FSDP overlaps by itself: torch FSDP2 prefetches, Megatron-FSDP switches the reduction on where gradients are sharded and the
     gather where weights are (megatron_fsdp.py, MegatronFSDP.__init__), so that only stage 2 keeps a choice."""
     possible = {argument.flag for argument in overlap_arguments(scenario, plan)}
     overlaps = set()
@@ -175,7 +175,7 @@ def read_arguments(
     program: str = "",
     variables: Mapping[str, str] | None = None,
 ) -> ArgumentsRead:
-    """Scenario and plan of an argument list on a cluster; what is named is said instead of the list. Raises InputError.
+    """Return scenario and plan of an argument list on a cluster; what is named is said instead of the list. Raises InputError.
     `program`: the file that is started with it; `pinned`: a Megatron-LM of an unknown release runs it; `exported`: the software
     that `export` priced it as, which says every switch."""
     arguments = replace(split_arguments(argv, unread), variables=variables or {})
@@ -223,7 +223,7 @@ def read_arguments(
 def _model_of(
     a: Arguments, model: ModelSpec | None, name: str | None, like: str | None, program: str, assumed: list[Remark]
 ) -> ModelSpec:
-    """The model that is named, or the one that is given, or the one of the arguments. Raises InputError."""
+    """Return the model that is named, or the one that is given, or the one of the arguments. Raises InputError."""
     if name is None:
         if like is not None:
             raise InputError(f"{option('like')} is for a config.json: say {option('model')} config.json, too")
@@ -250,7 +250,7 @@ def _require_training(a: Arguments) -> None:
 
 
 def with_positions(model: ModelSpec, seq_length: int, assumed: list[Remark]) -> ModelSpec:
-    """The model with as many positions as tokens of a sample, at least."""
+    """Return the model with as many positions as tokens of a sample, at least."""
     if seq_length <= model.max_position_embeddings:
         return model
     assumed.append(raised_positions(model, seq_length))
@@ -258,5 +258,6 @@ def with_positions(model: ModelSpec, seq_length: int, assumed: list[Remark]) -> 
 
 
 def as_megatron_takes_it(plan: TrainPlan) -> TrainPlan:
-    """The plan whose rules hold: the distributed optimizer is forced on (NV103), and torch FSDP2's rules are not its."""
+    """Return the plan whose rules hold for Megatron-FSDP: the distributed optimizer is forced on (NV103), and torch FSDP2's
+    rules are not its."""
     return replace(plan, fsdp=0, dist_opt=True)

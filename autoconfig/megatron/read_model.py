@@ -88,7 +88,8 @@ PATTERNS = ("--hybrid-layer-pattern", "--hybrid-override-pattern")
 
 
 def _hybrid(a: Arguments) -> dict[str, Any]:
-    """Pattern and recurrent sizes of a hybrid; empty without a pattern. --num-layers, if given, must be the pattern's."""
+    """Return pattern and recurrent sizes of a hybrid; empty without a pattern. --num-layers, if given, must be the
+    pattern's."""
     text = a.text(*PATTERNS)
     if text is None:
         if a.has("--is-hybrid-model"):
@@ -119,7 +120,7 @@ def _hybrid(a: Arguments) -> dict[str, Any]:
 
 
 def idle_layers(a: Arguments) -> frozenset[int]:
-    """MindSpeed's --noop-layers: numbers from 0 of layers that do nothing. Raises InputError for other text."""
+    """Return MindSpeed's --noop-layers: numbers from 0 of layers that do nothing. Raises InputError for other text."""
     text = a.text("--noop-layers") or ""
     words = [word for word in text.replace(" ", "").split(",") if word]
     total = a.count("--num-layers") or 0
@@ -255,7 +256,7 @@ def _experts(a: Arguments, values: dict[str, Any], assumed: list[Remark]) -> dic
 
 
 def _shared_width(a: Arguments, width: int, assumed: list[Remark]) -> int:
-    """Channels of the experts that every token passes: Megatron's argument, Pai's and MindSpeed's number of experts, the
+    """Return channels of the experts that every token passes: Megatron's argument, Pai's and MindSpeed's number of experts, the
     residual MLP of DeepSpeed (an expert beside the chosen one, `use_residual` of deepspeed/moe/layer.py)."""
     whole = a.whole("--moe-shared-expert-intermediate-size", "--shared-moe-ffn-hidden-size")
     count = a.whole("--num-shared-experts", "--n-shared-experts")
@@ -271,7 +272,8 @@ def _shared_width(a: Arguments, width: int, assumed: list[Remark]) -> int:
 
 
 def _expert_biases(freq: int | tuple[int, ...]) -> dict[str, Any]:
-    """Experts and router have biases where linear layers have; without any dense MLP, ModelSpec says the rest one by one."""
+    """Return the biases of experts and router, which have them where linear layers have; without any dense MLP, ModelSpec says
+    the rest one by one."""
     biases: dict[str, Any] = {"moe_expert_bias": True, "moe_router_bias": True}
     if freq == 1:
         biases |= {"add_bias_linear": False, "add_qkv_bias": True, "add_attention_output_bias": True}
@@ -292,7 +294,8 @@ def _layer_frequency(a: Arguments, layers: int, deepspeed: bool) -> int | tuple[
 
 
 def read_pattern(text: str, name: str) -> int | list[int]:
-    """A whole number, or Megatron's pattern like `([0]*3+[1]*58)`: lists of numbers, +, *. Never evaluated as Python."""
+    """Return a whole number, or the list of Megatron's pattern like `([0]*3+[1]*58)`: lists of numbers, +, *. Never evaluated
+    as Python."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         value = _pattern(tree)
@@ -335,7 +338,8 @@ def _window(a: Arguments) -> dict[str, Any]:
 
 
 def _encoder_kind(a: Arguments, program: str) -> str | None:
-    """Which of these a run trains, by its program, or by the arguments that only it has. Raises InputError for both."""
+    """Return which of T5 and BERT a run trains, by its program, or by the arguments that only it has; None for neither. Raises
+    InputError for both."""
     name = program.rsplit("/", 1)[-1]
     t5, bert = name == "pretrain_t5.py", name == "pretrain_bert.py"
     stacks = a.has("--decoder-num-layers", "--decoder-seq-length")
@@ -347,7 +351,7 @@ def _encoder_kind(a: Arguments, program: str) -> str | None:
 
 
 def _stacks(a: Arguments, kind: str, values: dict[str, Any], assumed: list[Remark]) -> dict[str, Any]:
-    """Fields of ModelSpec that T5Model and BertModel of megatron-core set, beside those of any transformer in `values`.
+    """Return fields of ModelSpec that T5Model and BertModel of megatron-core set, beside those of any transformer in `values`.
 
     Raises InputError where T5 has no length of its decoder, UnsupportedError for depths that pretrain_t5.py does not build.
     """
@@ -380,7 +384,7 @@ def _stacks(a: Arguments, kind: str, values: dict[str, Any], assumed: list[Remar
 
 
 def read_decoder_length(a: Arguments, model: ModelSpec) -> int | None:
-    """Tokens of a decoder behind an encoder; None without one. Raises InputError where the file does not say it."""
+    """Return tokens of a decoder behind an encoder; None without one. Raises InputError where the file does not say it."""
     if not model.is_encoder_decoder:
         return None
     length = a.count("--decoder-seq-length")

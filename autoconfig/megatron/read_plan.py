@@ -30,7 +30,7 @@ _OLDER_FLAGS = {"fp8": ("--fp8-hybrid", "--fp8-e4m3")}
 
 
 def _precision(a: Arguments, assumed: list[Remark]) -> tuple[str, str]:
-    """(precision, recipe of fp8) by the arguments that FORMATS names. Raises InputError."""
+    """Return (precision, recipe of fp8) by the arguments that FORMATS names. Raises InputError."""
     forms = [(p, name) for p, name in _QUANTISED.items() if a.has(f"--{name}-format", *_OLDER_FLAGS.get(name, ()))]
     if len(forms) > 1:
         both = " and ".join(f"--{name}-format" for _, name in forms)
@@ -104,7 +104,7 @@ def read_plan(a: Arguments, model: ModelSpec, num_gpus: int, assumed: list[Remar
 
 
 def _says(model: ModelSpec, plan: TrainPlan, split: PipelineSplit) -> bool:
-    """The plan says every chunk of the layout."""
+    """Whether the plan says every chunk of the layout."""
     try:
         text = layout_text(model, plan)
     except PlanError:
@@ -202,7 +202,7 @@ def _listed_chunks(text: str, pp: int, layers: int, total: int) -> list[range]:
 
 
 def _split_of_pattern(a: Arguments, text: str, pp: int) -> PipelineSplit:
-    """The split that the segments of a hybrid's pattern give (NV023)."""
+    """Return the split that the segments of a hybrid's pattern give (NV023)."""
     for name in (LAYERS_PER_CHUNK, CHUNKS_PER_RANK, LAYOUT, FOR_EMBEDDING, FOR_LOSS, FIRST, LAST):
         if a.has(name):
             raise InputError(f"contradictory: | in --hybrid-layer-pattern excludes {name} (NV023); drop one of them")
@@ -216,7 +216,7 @@ def _split_of_pattern(a: Arguments, text: str, pp: int) -> PipelineSplit:
 
 
 def _deepspeed_split(a: Arguments, layers: int, pp: int) -> PipelineSplit:
-    """DeepSpeed spreads any number of layers; `type:transformer|embedding` counts both ends as layers, too."""
+    """Return DeepSpeed's split of any number of layers; `type:transformer|embedding` counts both ends as layers, too."""
     if "embedding" in (a.text("--pp-partition-method") or ""):
         return split_by_accounting(layers, pp, 1, embedding=True, loss=True)
     return spread_layers(layers, pp)
@@ -357,9 +357,9 @@ def _method(text: str, name: str) -> str:
 
 
 def read_batch(a: Arguments, dp: int, assumed: list[Remark]) -> tuple[int, int]:
-    """(micro-batch, global batch) in samples. Raises InputError where there is no micro-batch, or two global batches. The size
-    of a schedule is its last one, as `_parse_schedule` of megatron-core 0.19.2 (num_microbatches_calculator.py) reads it; its
-    arguments.py refuses a schedule beside --global-batch-size."""
+    """Return (micro-batch, global batch) in samples. Raises InputError where there is no micro-batch, or two global batches.
+    The size of a schedule is its last one, as `_parse_schedule` of megatron-core 0.19.2 (num_microbatches_calculator.py) reads
+    it; its arguments.py refuses a schedule beside --global-batch-size."""
     mbs, batch = read_fields(a, "batch").values()
     if mbs is None:
         raise InputError("--micro-batch-size is not in the file; add it")
@@ -401,7 +401,7 @@ def _amount(text: str) -> float | None:
 
 
 def read_seq_length(a: Arguments) -> int:
-    """Tokens of one sample. Raises InputError where the file does not say it."""
+    """Return tokens of one sample. Raises InputError where the file does not say it."""
     seq = a.count("--seq-length", "--encoder-seq-length")
     if seq is None:
         raise InputError("--seq-length is not in the file; add it, or say --seq-length N")
@@ -428,9 +428,9 @@ def read_numerics(a: Arguments, model: ModelSpec, assumed: list[Remark]) -> Nume
 
 
 def _gradients(a: Arguments, precision: str) -> str:
-    """bf16 runs accumulate in fp32 unless told otherwise; fp16 runs keep 16-bit gradients unless told otherwise. Of
-    --grad-reduce-in-bf16 and --accumulate-allreduce-grads-in-fp32 the first wins, as in Megatron-LM's `validate_args`, which
-    asserts fp32 main gradients beside the second. Raises InputError there."""
+    """Return the type in which gradients are added up: bf16 runs have fp32 unless told otherwise, fp16 runs 16 bits unless told
+    otherwise. Of --grad-reduce-in-bf16 and --accumulate-allreduce-grads-in-fp32 the first wins, as in Megatron-LM's
+    `validate_args`, which asserts fp32 main gradients beside the second. Raises InputError there."""
     whole = a.has("--accumulate-allreduce-grads-in-fp32")
     halved = a.has("--grad-reduce-in-bf16")
     narrow = (a.text("--main-grads-dtype") or "") in ("bf16", "bfloat16")

@@ -62,7 +62,7 @@ class Refusal:
 
 
 def release_of(text: str) -> str:
-    """The release that `0.14`, `0.14.1` or `core_v0.14.0` names. Raises InputError."""
+    """Return the release that `0.14`, `0.14.1` or `core_v0.14.0` names. Raises InputError."""
     match = re.fullmatch(r"(?:megatron[-_])?(?:core[-_]?)?v?(0\.[0-9]+)(?:\.[0-9a-z]+)?", text.strip().lower())
     if match is None or match[1] not in RELEASES:
         raise InputError(f"megatron-core {text[:40]!r}: use a release from {RELEASES[0]} to {RELEASES[-1]}, like 0.14")
@@ -71,7 +71,7 @@ def release_of(text: str) -> str:
 
 @cache
 def pairs(year: int = 9999) -> tuple[ArgumentPair, ...]:
-    """The table, without what a Megatron-LM of this year took."""
+    """Return the table, without the pairs that a Megatron-LM of this year took."""
     text = (resources.files("autoconfig") / "data" / "megatron_pairs.csv").read_text(encoding="utf-8")
     rows = (ArgumentPair(**row) for row in csv.DictReader(text.splitlines()))
     return tuple(row for row in rows if year > int(row.until or 0))
@@ -118,7 +118,7 @@ def _size_refusals(a: Arguments, as_long: bool) -> Iterator[Refusal]:
 
 
 def _value(a: Arguments, name: str) -> str | None:
-    """The value of an argument; None where it is not given, has none or it is not known."""
+    """Return the value of an argument; None where it is not given, has none or it is not known."""
     argument = a.given.get(name)
     return argument.values[0] if argument and argument.values and argument.value_positions[0] not in a.unread else None
 
@@ -129,7 +129,7 @@ def _number(a: Arguments, name: str) -> int | None:
 
 
 def _holds(a: Arguments, name: str, values: str, usual: str = "") -> bool:
-    """The argument is given, with one of the values where there are any."""
+    """Whether the argument is given, with one of the values where there are any."""
     if not values:
         return name in a.given
     if values == ">0":
@@ -154,7 +154,8 @@ def refused_in(refused: Sequence[Refusal], release: str | None, pinned: bool, as
 
 
 def fsdp_violations(a: Arguments) -> list[Violation]:
-    """Rules that the arguments break; none without `--use-megatron-fsdp` (its older name, `--use-custom-fsdp`, had none)."""
+    """Return rules that the arguments break; none without `--use-megatron-fsdp` (its older name, `--use-custom-fsdp`, had
+    none)."""
     if not a.has("--use-megatron-fsdp"):
         return []
     strategy, form = a.text("--data-parallel-sharding-strategy") or "no_shard", a.text("--ckpt-format") or "torch_dist"
@@ -178,7 +179,8 @@ def fsdp_violations(a: Arguments) -> list[Violation]:
 
 
 def ring_violations(a: Arguments, scenario: Scenario, plan: TrainPlan) -> list[Violation]:
-    """Where keys go around in a ring, Megatron's default, that Transformer Engine does not have for windows and sinks."""
+    """Return the broken rule where keys go around in a ring, Megatron's default, that Transformer Engine does not have for
+    windows and sinks."""
     kinds, model = a.texts("--cp-comm-type") or ("p2p",), scenario.model
     if plan.cp == 1 or not (model.window_size or model.attention_sinks):
         return []
@@ -189,7 +191,8 @@ def ring_violations(a: Arguments, scenario: Scenario, plan: TrainPlan) -> list[V
 
 
 def connections_violation(value: str) -> list[Violation]:
-    """The environment: `value` is what the script sets CUDA_DEVICE_MAX_CONNECTIONS to, empty where it does not."""
+    """Return the broken rule of the environment; `value` is what the script sets CUDA_DEVICE_MAX_CONNECTIONS to, empty where it
+    does not."""
     if value != "1":
         return []
     return [Violation(rule=CHECKPOINT, text=f"Megatron-FSDP needs {ONE_CONNECTION} unset or above 1; the file sets it to 1")]

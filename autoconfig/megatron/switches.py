@@ -19,8 +19,8 @@ OFF: dict[str, Any] = {f.name: f.default for f in fields(RunSettings)} | {"cuda_
 
 
 def switch_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
-    """Of megatron-core 0.19.2, whose parser knows the parts of CUDA graphs as --cuda-graph-modules (--cuda-graph-scope until
-    0.16, which it still reads)."""
+    """Return the arguments of megatron-core 0.19.2, whose parser knows the parts of CUDA graphs as --cuda-graph-modules
+    (--cuda-graph-scope until 0.16, which it still reads)."""
     model, settings = scenario.model, scenario.settings(plan)
     local, flexible = scenario.software.name == "megatron-local", settings.dispatcher in FLEXIBLE
     biased = "attn" in settings.cuda_graphs and (model.add_bias_linear or model.add_qkv_bias)

@@ -24,7 +24,7 @@ PIPELINE_OF_T5 = (
 
 
 def plan_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
-    """Parallelism, stages, recomputation, sharding."""
+    """Return parallelism, stages, recomputation and sharding."""
     model, recompute = scenario.model, plan.recompute
     exchange_why = "as this software stack is priced"
     if model.window_size or model.attention_sinks:
@@ -50,7 +50,7 @@ def plan_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
 
 
 def _stages(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
-    """How the layers fall into stages: one of the ways that Megatron has to say it."""
+    """Return how the layers fall into stages: one of the ways that Megatron has to say it."""
     model, layers = scenario.model, scenario.model.num_layers
     names = ("pattern", "layout", "first_layers", "last_layers", "layers_per_chunk", "chunks")
     facts: dict[str, Any] = dict.fromkeys(names)
@@ -68,7 +68,7 @@ def _stages(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
 
 
 def batch_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
-    """Sequence length and batch."""
+    """Return sequence length and batch."""
     workload, both = scenario.workload, scenario.model.is_encoder_decoder
     facts = {
         "encoder_decoder": both,
@@ -80,7 +80,7 @@ def batch_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
 
 
 def numerics_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
-    """Types and dropout. Raises UnsupportedError for what Megatron-LM does not train: adapters, 16-bit masters."""
+    """Return types and dropout. Raises UnsupportedError for what Megatron-LM does not train: adapters, 16-bit masters."""
     numerics, software = scenario.numerics, scenario.software
     _require_trainable(scenario)
     local, unfused = software.name == "megatron-local", software.memory.attention_kernel == "unfused"
@@ -133,7 +133,7 @@ def _require_trainable(scenario: Scenario) -> None:
 
 
 def optimizer_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
-    """Adam and its types; learning rate and schedule are the user's."""
+    """Return Adam and its types; learning rate and schedule are the user's."""
     numerics = scenario.numerics
     types = (numerics.main_params_dtype, numerics.exp_avg_dtype, numerics.exp_avg_sq_dtype)
     own_types = types != ("fp32",) * 3 or numerics.store_param_remainders or plan.offload
@@ -141,7 +141,7 @@ def optimizer_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
 
 
 def overlap_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
-    """What runs beside what: as the software stack is priced, where validate_args allows it."""
+    """Return what runs beside what: as the software stack is priced, where validate_args allows it."""
     time = scenario.software.time
     reduces = not plan.fsdp and bool(time.overlap_grad_reduce)
     facts = {
@@ -153,13 +153,13 @@ def overlap_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
 
 
 def tp_comm_overlap(scenario: Scenario, plan: TrainPlan) -> bool:
-    """Userbuffers are on: where they are priced (specs/scenario.py)."""
+    """Whether userbuffers are on: where they are priced (specs/scenario.py)."""
     s = scenario
     return bool(userbuffers_run(s.model, s.numerics, s.software, s.cluster, tp=plan.tp, sp=plan.sp, fsdp=plan.fsdp))
 
 
 def environment(scenario: Scenario, plan: TrainPlan) -> dict[str, str | None]:
-    """Environment variables that the run needs; None: must be unset."""
+    """Return environment variables that the run needs; None: must be unset."""
     variables: dict[str, str | None] = {}
     if plan.fsdp:
         variables["CUDA_DEVICE_MAX_CONNECTIONS"] = None
@@ -173,7 +173,7 @@ def environment(scenario: Scenario, plan: TrainPlan) -> dict[str, str | None]:
 
 
 def train_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
-    """All arguments but data, schedule and checkpoints. Raises UnsupportedError for what Megatron-LM cannot run."""
+    """Return all arguments but data, schedule and checkpoints. Raises UnsupportedError for what Megatron-LM cannot run."""
     if scenario.model.is_encoder_decoder and plan.pp > 1:
         raise UnsupportedError(f"{plan}: {PIPELINE_OF_T5}")
     return [
@@ -188,7 +188,7 @@ def train_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
 
 
 def mock_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
-    """A whole argument list on mock data: what the scripts run when no variable is set."""
+    """Return a whole argument list on mock data: what the scripts run when no variable is set."""
     size, extra = vocabulary_words(scenario.model)
     facts = Facts({"vocabulary": size, "sentinels": extra or None, "steps": MOCK_STEPS})
     return [*train_arguments(scenario, plan), *written("data", facts), *written("run", facts)]

@@ -19,7 +19,7 @@ HYBRID_SPEC = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_s
 
 
 def model_arguments(scenario: Scenario) -> list[Argument]:
-    """Shape, attention, positions, experts. Raises UnsupportedError for what Megatron-LM cannot build."""
+    """Return shape, attention, positions and experts. Raises UnsupportedError for what Megatron-LM cannot build."""
     model = scenario.model
     encoder = unwritable(model) if model.encoder_num_layers else ()
     if lacking := (*not_buildable(model, encoders=True, gemma=is_gemma(model)), *encoder):
@@ -97,7 +97,7 @@ def _experts(model: ModelSpec) -> dict[str, Any]:
 
 
 def _router(model: ModelSpec) -> dict[str, Any]:
-    """How experts are scored, chosen and balanced; Megatron's defaults where the model's numbers are not known."""
+    """Return how experts are scored, chosen and balanced; Megatron's defaults where the model's numbers are not known."""
     bias, router = model.moe_router_enable_expert_bias, model.router
     score = "sigmoid" if bias else router.score_function if router else "softmax"
     single = score == "softmax" and model.moe_router_topk == 1
@@ -126,7 +126,7 @@ def _router(model: ModelSpec) -> dict[str, Any]:
 
 
 def unwritable(model: ModelSpec) -> list[str]:
-    """What of a model with an encoder pretrain_t5.py and pretrain_bert.py (megatron-core 0.19) have no argument for."""
+    """Return what of a model with an encoder pretrain_t5.py and pretrain_bert.py (megatron-core 0.19) have no argument for."""
     reasons = {
         "no bias behind the output layer": not model.output_layer_bias,
         "no norm behind its last layer": not model.final_layernorm,
@@ -147,18 +147,19 @@ def unwritable(model: ModelSpec) -> list[str]:
 
 
 def is_gemma(model: ModelSpec) -> bool:
-    """Known by its gated GELU in a decoder with RMS norms: weights of norms count from 1, embeddings are times h ** 0.5."""
+    """Whether a model is a Gemma, known by its gated GELU in a decoder with RMS norms: weights of norms count from 1,
+    embeddings are times h ** 0.5."""
     return model.activation == "geglu" and model.normalization == "RMSNorm" and not model.encoder_num_layers
 
 
 def vocabulary_words(model: ModelSpec) -> tuple[int, int]:
-    """(--vocab-size, --vocab-extra-ids); together the model's vocabulary."""
+    """Return (--vocab-size, --vocab-extra-ids); together the model's vocabulary."""
     extra = SENTINELS if model.is_encoder_decoder and model.vocab_size > SENTINELS else 0
     return model.vocab_size - extra, extra
 
 
 def unsaid_scaling(model: ModelSpec) -> str:
-    """Why Megatron-LM 0.19 has no arguments for how the model scales its rotary positions; empty where it has."""
+    """Return why Megatron-LM 0.19 has no arguments for how the model scales its rotary positions; empty where it has."""
     scaling = model.rope_scaling
     if scaling is None:
         return ""
@@ -171,7 +172,7 @@ def unsaid_scaling(model: ModelSpec) -> str:
 
 
 def pattern_text(pattern: tuple[int, ...]) -> str:
-    """Megatron's list expression: ([0]*3+[1]*58)."""
+    """Return Megatron's list expression: ([0]*3+[1]*58)."""
     runs = [(value, len(list(group))) for value, group in groupby(pattern)]
     if len(runs) > 8:
         return "[" + ",".join(map(str, pattern)) + "]"
@@ -179,8 +180,8 @@ def pattern_text(pattern: tuple[int, ...]) -> str:
 
 
 def unsaid(model: ModelSpec) -> list[str]:
-    """What of the model a script leaves out because Megatron-LM 0.19 has no argument for it: of positions, and of Gemma 2 and 3
-    (transformers, models/gemma2 and gemma3)."""
+    """Return what of the model a script leaves out because Megatron-LM 0.19 has no argument for it: of positions, and of Gemma
+    2 and 3 (transformers, models/gemma2 and gemma3)."""
     scaling = unsaid_scaling(model)
     reasons = [f"scaling of rotary positions, {scaling}"] if scaling else []
     if not is_gemma(model) or model.num_layernorms_per_layer < 4:
@@ -192,7 +193,7 @@ def unsaid(model: ModelSpec) -> list[str]:
 
 
 def not_written(model: ModelSpec) -> list[str]:
-    """Arguments that this model may need and whose values are not known: they change no time and no memory."""
+    """Return arguments that this model may need and whose values are not known: they change no time and no memory."""
     flags = []
     if model.normalization == "RMSNorm" and model.norm_epsilon is None:
         flags.append("--norm-epsilon (Megatron's default is 1e-5)")

@@ -47,7 +47,7 @@ class KubernetesPlace:
 
 
 def kubernetes_place(image: str | None, queue: str | None) -> KubernetesPlace:
-    """What was given. Raises InputError."""
+    """Return what the cluster was told. Raises InputError."""
     if not image:
         raise InputError(
             f"a JobSet names its container image, and pods without one end after the queue: give {option('image')}, one with "
@@ -65,7 +65,7 @@ def kubernetes_place(image: str | None, queue: str | None) -> KubernetesPlace:
 
 
 def jobset_name(model: str) -> str:
-    """A name for the JobSet and its service: a DNS label."""
+    """Return a name for the JobSet and its service: a DNS label."""
     return f"train-{re.sub(r'[^a-z0-9]+', '-', model.lower()).strip('-')}"[:NAME_CHARACTERS].strip("-")
 
 
@@ -105,7 +105,7 @@ def jobset_text(
 
 
 def _limit(report: PlanReport | None) -> tuple[int, str]:
-    """(seconds that the job may take, what they are)."""
+    """Return (seconds that the job may take, what they are)."""
     if report is None or report.steps_to_train is None:
         return job_minutes(report) * 60, "of the smoke test: a real job needs its own"
     days = f"{report.steps_to_train:,} steps, {report.days_to_train:,.3g} days"

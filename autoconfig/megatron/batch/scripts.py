@@ -65,7 +65,7 @@ def _launch(template: str, scenario: Scenario, **values: object) -> list[str]:
 
 
 def _program(scenario: Scenario) -> str:
-    """Megatron-LM's program that trains such models."""
+    """Return Megatron-LM's program that trains such models."""
     model = scenario.model
     if model.encoder_num_layers:
         return "examples/t5/pretrain_t5.py" if model.is_encoder_decoder else "examples/bert/pretrain_bert.py"
@@ -73,7 +73,7 @@ def _program(scenario: Scenario) -> str:
 
 
 def start_command(scenario: Scenario) -> str:
-    """What to type beside the torchrun script."""
+    """Return what to type beside the torchrun script."""
     nodes = scenario.cluster.num_nodes
     if nodes == 1:
         return f"bash {TORCHRUN_SCRIPT}"
@@ -154,7 +154,7 @@ def _unwritten(scenario: Scenario) -> list[str]:
 
 
 def story(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> list[str]:
-    """What was chosen, for what, and what is expected of it."""
+    """Return what was chosen, for what, and what is expected of it."""
     cluster, numerics, workload = scenario.cluster, scenario.numerics, scenario.workload
     nodes = "1 node" if cluster.num_nodes == 1 else f"{cluster.num_nodes} nodes"
     lines = [
@@ -189,7 +189,7 @@ def story(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> lis
 
 
 def _as_it_stands(scenario: Scenario, report: PlanReport | None) -> list[str]:
-    """What the script does where no variable is set; without the end of its last sentence."""
+    """Return what the script does where no variable is set; without the end of its last sentence."""
     steps = None if report is None else report.steps_to_train
     mock = not scenario.model.encoder_num_layers
     smoke = f"# As it stands this is a smoke test: {MOCK_STEPS} steps{' on mock data' if mock else ''}, nothing saved."
@@ -200,7 +200,7 @@ def _as_it_stands(scenario: Scenario, report: PlanReport | None) -> list[str]:
 
 
 def _steps(scenario: Scenario, report: PlanReport | None) -> list[str]:
-    """The number of steps: of the tokens asked for where there are data, else of a smoke test."""
+    """Return the number of steps: of the tokens asked for where there are data, else of a smoke test."""
     steps = None if report is None else report.steps_to_train
     if report is None or steps is None:
         return [f'TRAIN_STEPS="${{TRAIN_STEPS:-{MOCK_STEPS}}}"']
@@ -216,7 +216,7 @@ def _steps(scenario: Scenario, report: PlanReport | None) -> list[str]:
 
 
 def _base_unknown(scenario: Scenario) -> bool:
-    """Positions are rotary, and of which base the model's source does not say."""
+    """Whether positions are rotary and the model's source does not say of which base."""
     return scenario.model.position_embedding_type in ("rope", "yarn") and scenario.model.rotary_base is None
 
 
@@ -225,8 +225,8 @@ LONG_CONTEXT = 8192
 
 
 def _longer_context(scenario: Scenario) -> list[str]:
-    """What to decide about rotary positions where sequences are longer than the model was made for. Of a model that is not in
-    the catalogue it is not known: it is said where a long sequence is just what the model holds."""
+    """Return what to decide about rotary positions where sequences are longer than the model was made for. Of a model that is
+    not in the catalogue that length is not known: a long sequence that is just what the model holds is named."""
     model, length = scenario.model, scenario.workload.seq_length
     if model.position_embedding_type not in ("rope", "yarn"):
         return []
@@ -243,7 +243,7 @@ def _longer_context(scenario: Scenario) -> list[str]:
 
 
 def _fuses_rope(scenario: Scenario) -> bool:
-    """Megatron refuses to start with its default, the fused kernel, where Transformer Engine is missing."""
+    """Whether Megatron's default is the fused kernel, with which it refuses to start where Transformer Engine is missing."""
     model = scenario.model
     return (
         model.position_embedding_type == "rope"
@@ -253,7 +253,7 @@ def _fuses_rope(scenario: Scenario) -> bool:
 
 
 def argument_line(argument: Argument) -> str:
-    """One line of an array: the argument, its values in quotes, its comment."""
+    """Return one line of an array: the argument, its values in quotes, its comment."""
     line = "    " + " ".join([argument.flag, *map(quoted, argument.values)])
     return f"{line}  # {remark(argument.comment)}" if argument.comment else line
 
@@ -267,8 +267,8 @@ WARMUP_TOKENS = 375e6
 
 
 def learning_rate(scenario: Scenario) -> tuple[str, str]:
-    """(rate, where it is from): between GPT-3's sizes interpolated in the logarithms of parameters and rate, beyond them the
-    nearest one's. An assumption for models of other kinds; their own papers name better ones."""
+    """Return (rate, where it is from): between GPT-3's sizes interpolated in the logarithms of parameters and rate, beyond them
+    the nearest one's. An assumption for models of other kinds; their own papers name better ones."""
     parameters = total_parameters(scenario.model)
     sizes, rates = zip(*LEARNING_RATES, strict=True)
     rate = math.exp(np.interp(math.log(parameters), np.log(sizes), np.log(rates)))

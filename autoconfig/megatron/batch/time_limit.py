@@ -17,15 +17,16 @@ MINUTES_PER_HOUR, MINUTES_PER_DAY = 60, 24 * 60
 
 
 def job_minutes(report: PlanReport | None) -> int:
-    """How long the job may take: the steps of the tokens asked for, else those of a smoke test, at the slow end of the 90 %
-    band, and the start."""
+    """Return how long the job may take: the steps of the tokens asked for, else those of a smoke test, at the slow end of the
+    90 % band, and the start."""
     steps = MOCK_STEPS if report is None or report.steps_to_train is None else report.steps_to_train
     seconds = 0.0 if report is None else report.confidence.step_seconds_p95 * steps
     return STARTING_MINUTES + math.ceil(seconds / 60.0)
 
 
 def given_minutes(slurm: Sequence[str]) -> int | None:
-    """The time limit among further #SBATCH options, in minutes (man sbatch, --time); None where there is none, or no end."""
+    """Return the time limit among further #SBATCH options, in minutes (man sbatch, --time); None where there is none, or no
+    end."""
     words = [word for one in slurm for word in one.replace("=", " ", 1).split()]
     limits = [value for name, value in itertools.pairwise(words) if name in ("--time", "-t")]
     days, dash, clock = limits[-1].rpartition("-") if limits else ("", "", "")
@@ -46,7 +47,7 @@ def has_time(slurm: Sequence[str]) -> bool:
 
 
 def slurm_time(minutes: int) -> str:
-    """Minutes as sbatch takes them: a number up to a day, then days-hours:minutes."""
+    """Return minutes as sbatch takes them: a number up to a day, then days-hours:minutes."""
     if minutes <= MINUTES_PER_DAY:
         return str(minutes)
     days, rest = divmod(minutes, MINUTES_PER_DAY)
@@ -54,7 +55,7 @@ def slurm_time(minutes: int) -> str:
 
 
 def how_long(report: PlanReport | None, slurm: Sequence[str]) -> list[str]:
-    """What stands in the script of its time limit."""
+    """Return what stands in the script of its time limit."""
     steps = None if report is None else report.steps_to_train
     if report is None or steps is None:
         if has_time(slurm):
