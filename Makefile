@@ -62,7 +62,7 @@ demo: $(RUNTIME)
 PYTEST := $(BIN)/python -m pytest --dist loadgroup --durations=15
 # The vocabulary and the formulas, the lanes, the edges, the structure.
 FAST := specs memory_model time_model planning training serving post_training sizing core cli render notebook test_structure.py \
-	test_docs.py test_deploy.py
+	test_docs.py test_project.py test_deploy.py
 fast: $(DEV)
 	$(PYTEST) -n 2 -m 'not (service or browser or torch or slurm or ray or judge or soak)' $(addprefix tests/,$(FAST))
 
