@@ -194,7 +194,7 @@ class EngineSpec:
     """tensorrt-llm, vllm, sglang, megatron: whose server config is written."""
     year: int
     parent: str | None = None
-    """Generation whose constants stand in where this one was not measured (declared when: docs/inference.md, accuracy)."""
+    """Generation whose constants stand in where this one was not measured (declared when: docs/accuracy/serving.md)."""
     aliases: tuple[str, ...] = ()
     """`backend` or `backend backend_version` of published tables."""
     kv_memory_ratio: float = 0.9

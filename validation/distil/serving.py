@@ -26,7 +26,7 @@ from validation.distil.grid_fit import PACKAGE_OF_THE_FILES, Vector, Wheel, erro
 from validation.distil.operator_tables import ROOT, SOURCES, as_json, asked_wheel
 
 FOLDER = ROOT / "time_model" / "data" / "serving"
-DOCUMENT = ROOT / "docs" / "inference.md"
+DOCUMENT = ROOT / "docs" / "accuracy" / "serving.md"
 BEGIN, END = "<!-- serving tables: written by make tables -->", "<!-- end of serving tables -->"
 SYSTEMS = {source.gpu: source.system for source in SOURCES}
 READ = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
