@@ -134,11 +134,8 @@ class Walk:
                 target = (name, node.func.id) if node.func.id in module.functions else module.imported.get(node.func.id)
                 if target is not None:
                     self._follow(node, *target, mine)
-            elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and _names(node.value) & mine:
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                mine |= {text for target in targets if not isinstance(target, ast.Attribute) for text in _names(target)}
-            elif isinstance(node, ast.comprehension | ast.For) and _names(node.iter) & mine:
-                mine |= _names(node.target)
+            else:
+                mine |= _made_of(node, mine)
 
     def _follow(self, call: ast.Call, name: str, function: str, mine: set[str]) -> None:
         module = self._module(name)
@@ -167,6 +164,16 @@ def _in_order(node: ast.AST) -> Iterator[ast.AST]:
     yield node
     for child in body:
         yield from _in_order(child)
+
+
+def _made_of(node: ast.AST, names: set[str]) -> set[str]:
+    """Return the names that an assignment or a loop gives to what is made of these names."""
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and _names(node.value) & names:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return {text for target in targets if not isinstance(target, ast.Attribute) for text in _names(target)}
+    if isinstance(node, ast.comprehension | ast.For) and _names(node.iter) & names:
+        return _names(node.target)
+    return set()
 
 
 def _names(node: ast.AST | None) -> set[str]:
