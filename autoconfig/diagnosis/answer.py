@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from autoconfig.diagnosis.budget import StepBudget, subtract
 from autoconfig.diagnosis.doubt import Doubt, doubt_of
 from autoconfig.diagnosis.expectation import EARLIER, HOST, Better, Expectation
-from autoconfig.diagnosis.finding import CERTAIN, CERTAINTIES, CONSISTENT, Cause, Cleared, RunCase, Undecided
+from autoconfig.diagnosis.finding import CERTAIN, CERTAINTIES, CONSISTENT, Cause, Cleared, Finding, RunCase, Undecided
 from autoconfig.diagnosis.measured import GivenStep, MeasuredStep, measured_of
 from autoconfig.diagnosis.rules.plan import better_plan
 from autoconfig.diagnosis.rules.report import is_warming_up, timed_at_level_2
@@ -129,9 +129,9 @@ def diagnose(
     with_better: bool = True,
     unread: str = "",
 ) -> Diagnosis:
-    """The diagnosis of one run: what it left behind beside what it should take; `before`: the same job's earlier log, which is
-    then the expectation. `with_better` ranks other plans, which takes a second; `unread`: why a launch file says no plan.
-    Raises InputError for a rate without a plan."""
+    """Return the diagnosis of one run: what it left behind beside what it should take; `before`: the same job's earlier log,
+    which is then the expectation. `with_better` ranks other plans, which takes a second; `unread`: why a launch file says no
+    plan. Raises InputError for a rate without a plan."""
     earlier = None if before is None else case_of(before, expectation, GivenStep())
     if before is not None and earlier is not None and earlier.measured is not None:
         doubted = doubt_of(before, expectation, earlier.measured)
@@ -139,20 +139,20 @@ def diagnose(
     better = better_plan(expectation) if with_better and expectation is not None else None
     case = replace(case_of(evidence, expectation, given or GivenStep(), earlier), better=better)
     doubt = doubt_of(evidence, expectation, case.measured)
-    asked = case if doubt is None else _without_plan(case, given or GivenStep())
-    found = {rule.id: rule.test(asked) for rule in RULES}
-    causes = _named(asked, [one for one in found.values() if isinstance(one, Cause)])
-    verdict, why = _verdict(asked, causes)
+    judged = case if doubt is None else _without_plan(case, given or GivenStep())
+    findings = {rule.id: rule.test(judged) for rule in RULES}
+    causes = _named(judged, [one for one in findings.values() if isinstance(one, Cause)])
+    verdict, why = _verdict(judged, causes)
     if doubt is not None:
-        case = replace(case, measured=asked.measured, better=None, budget=StepBudget())
+        case = replace(case, measured=judged.measured, better=None, budget=StepBudget())
         why = doubt.why if verdict == NOT_ENOUGH else f"{why}; the plan is not the run's: {doubt.why}"
     return Diagnosis(
         verdict=verdict,
         why=why,
         case=case,
         causes=tuple(causes),
-        cleared=tuple((rule, one.said) for rule, one in found.items() if isinstance(one, Cleared)),
-        missing=_missing(case, verdict, _open(found), unread, doubt),
+        cleared=tuple((rule, one.said) for rule, one in findings.items() if isinstance(one, Cleared)),
+        missing=_missing(case, verdict, _open(findings), unread, doubt),
     )
 
 
@@ -162,10 +162,10 @@ def _without_plan(case: RunCase, given: GivenStep) -> RunCase:
     return replace(case_of(case.evidence, None, said, case.earlier), doubted=case.expectation)
 
 
-def _open(found: Mapping[str, Cause | Cleared | Undecided | None]) -> dict[str, str]:
-    """Rule -> what would settle it, of those that their evidence does not."""
+def _open(findings: Mapping[str, Finding | None]) -> dict[str, str]:
+    """Return rule -> what would settle it, of those that their evidence does not."""
     usual = {rule.id: rule.settles for rule in RULES}
-    open_rules = {rule: one for rule, one in found.items() if one is None or isinstance(one, Undecided)}
+    open_rules = {rule: one for rule, one in findings.items() if one is None or isinstance(one, Undecided)}
     return {rule: usual[rule] if one is None else one.settles for rule, one in open_rules.items()}
 
 
@@ -201,40 +201,43 @@ def _as_earlier(before: MeasuredStep, planned: Expectation | None) -> Expectatio
     )
 
 
-def _named(case: RunCase, found: Sequence[Cause]) -> list[Cause]:
-    """The causes that may be named, most likely first; what the step's length alone speaks for only where no evidence explains
-    most of what there is to explain."""
-    kept = [one for one in found if _may_be_named(case, one)]
-    shown = [one for one in kept if one.certainty != CONSISTENT]
+def _named(case: RunCase, causes: Sequence[Cause]) -> list[Cause]:
+    """Return the causes that may be named, most likely first; what the step's length alone speaks for only where no evidence
+    explains most of what there is to explain."""
+    named = [one for one in causes if _may_be_named(case, one)]
+    shown = [one for one in named if one.certainty != CONSISTENT]
     explaining = [one for one in shown if one.seconds is None or one.seconds >= MOST_OF_IT * case.gap_seconds]
     if explaining:
-        kept = shown
-    if any(
-        one.rule not in FIRST for one in explaining
-    ):  # the timers that show a cause lengthen the step, and are not its cause
-        kept = [one for one in kept if one.rule != "R18"]
-    there = {one.rule for one in kept if one.certainty == CERTAIN}
-    kept = [one for one in kept if not there.intersection(FOLLOWS_FROM.get(one.rule, ()))]
-    return sorted(kept, key=lambda one: _place(case, one))
+        named = shown
+    if not {one.rule for one in explaining} <= {*FIRST}:  # timers that show a cause make steps longer, and are not it
+        named = [one for one in named if one.rule != "R18"]
+    certain = {one.rule for one in named if one.certainty == CERTAIN}
+    named = [one for one in named if not certain.intersection(FOLLOWS_FROM.get(one.rule, ()))]
+    return sorted(named, key=lambda one: _place(case, one))
 
 
 def _may_be_named(case: RunCase, cause: Cause) -> bool:
-    """Beyond the band of a class with a promise every cause; without plan or promise those with evidence of their own; inside
-    the band what is proven and takes a share of the step worth naming, and a plan that is slow by itself. Nor is a lesser share
-    named where nothing says how long the step should be."""
+    """Return whether a cause may be named: beyond the band of a class with a promise every one; without plan or promise those
+    with evidence of their own, but for a share of the step not worth naming where nothing says how long it should be."""
     if case.ratio is not None and not case.above_band:
-        if cause.rule == "R12":
-            return True
-        if cause.rule == "R09":  # a run that is faster than its plan's band does not run that plan
-            return _beside(case) != "below its band"
-        if cause.rule == "R18" or cause.certainty != CERTAIN or cause.seconds is None:
-            return False
-        return case.share(cause.seconds) >= WORTH_NAMING
+        return _may_be_named_inside(case, cause)
     if case.ratio is None and cause.seconds and case.step_seconds and case.share(cause.seconds) < WORTH_NAMING:
         return False
     if cause.rule == "R08" and case.expectation is not None and case.expectation.unknown_load:
         return True  # the very thing that is not known
     return case.promised or cause.certainty != CONSISTENT
+
+
+def _may_be_named_inside(case: RunCase, cause: Cause) -> bool:
+    """Return whether a cause may be named inside the band: what is proven and takes a share of the step worth naming, and a
+    plan that is slow by itself."""
+    if cause.rule == "R12":
+        return True
+    if cause.rule == "R09":  # a run that is faster than its plan's band does not run that plan
+        return _beside(case) != "below its band"
+    if cause.rule == "R18" or cause.certainty != CERTAIN or cause.seconds is None:
+        return False
+    return case.share(cause.seconds) >= WORTH_NAMING
 
 
 def _place(case: RunCase, cause: Cause) -> tuple[int, int, bool, float, int]:
@@ -266,62 +269,88 @@ def _beside(case: RunCase) -> str:
 
 
 def _verdict(case: RunCase, causes: Sequence[Cause]) -> tuple[str, str]:
-    """(verdict, why)."""
-    e, step = case.expectation, case.step_seconds
+    """Return (verdict, why)."""
     faults = [one for one in causes if one.rule != "R12"]
     if causes and not faults and not case.above_band:
         inside = f"{case.ratio:.2f} times the expected step, {_beside(case)}" if case.ratio is not None else "of the step"
         return REPORT_WRONG, f"{inside}; what is printed does not follow from it"
-    if e is None:
-        if faults and all(one.rule == "R18" for one in faults):
-            return NOT_ENOUGH, faults[0].words
-        if faults:
-            return SLOW, "without a plan: what the evidence proves alone"
-        return NOT_ENOUGH, "nothing says how long the step should be, and the evidence proves no cause alone"
-    if step is None:
+    if case.expectation is None:
+        return _without_expectation(faults)
+    if case.step_seconds is None:
         return (SLOW, faults[0].words) if faults else (NOT_ENOUGH, "nothing says how long a step takes")
-    if faults and is_warming_up(case) and all(one.rule == "R18" for one in faults):
+    return _of_faults(case, case.expectation, faults) if faults else _of_length(case, case.expectation, case.step_seconds)
+
+
+def _without_expectation(faults: Sequence[Cause]) -> tuple[str, str]:
+    """Return (verdict, why) of a run of which nothing says how long its step should be."""
+    if not faults:
+        return NOT_ENOUGH, "nothing says how long the step should be, and the evidence proves no cause alone"
+    if all(one.rule == "R18" for one in faults):
         return NOT_ENOUGH, faults[0].words
-    if faults and not case.promised and all(one.certainty == CONSISTENT for one in faults):
-        return NO_PROMISE, f"{case.ratio:.2f} times the expected step, but {e.no_promise}"
-    if faults:
-        inside = "" if case.above_band else f", {_beside(case)}, but"
-        return SLOW, f"{case.ratio:.2f} times the expected step{inside}: {faults[0].words}"
+    return SLOW, "without a plan: what the evidence proves alone"
+
+
+def _of_faults(case: RunCase, e: Expectation, faults: Sequence[Cause]) -> tuple[str, str]:
+    """Return (verdict, why) of a step with faults beside the expected one."""
+    if is_warming_up(case) and all(one.rule == "R18" for one in faults):
+        return NOT_ENOUGH, faults[0].words
+    times = f"{case.ratio:.2f} times the expected step"
+    if not case.promised and all(one.certainty == CONSISTENT for one in faults):
+        return NO_PROMISE, f"{times}, but {e.no_promise}"
+    inside = "" if case.above_band else f", {_beside(case)}, but"
+    return SLOW, f"{times}{inside}: {faults[0].words}"
+
+
+def _of_length(case: RunCase, e: Expectation, step: float) -> tuple[str, str]:
+    """Return (verdict, why) of a step without faults, by its length alone."""
+    times = f"{case.ratio:.2f} times the expected step"
     if e.no_promise and not case.promised and (case.above_band or e.unknown_load):
-        return NO_PROMISE, f"{case.ratio:.2f} times the expected step, but {e.no_promise}"
-    if not case.above_band:
-        if step < e.p5:
-            return FAST, f"{case.ratio:.2f} times the expected step, below its band"
-        if step > e.p95:
-            edge = e.edge / e.step_seconds
-            why = f"above its band, but published runs of its class ({e.level}) reach {edge:.2f}"
-            return NO_PROMISE, f"{case.ratio:.2f} times the expected step, {why}"
-        return HEALTHY, f"{case.ratio:.2f} times the expected step, inside the band of its class"
-    return SLOW, f"{case.ratio:.2f} times the expected step, and nothing that was given says why"
+        return NO_PROMISE, f"{times}, but {e.no_promise}"
+    if case.above_band:
+        return SLOW, f"{times}, and nothing that was given says why"
+    if step < e.p5:
+        return FAST, f"{times}, below its band"
+    if step > e.p95:
+        why = f"above its band, but published runs of its class ({e.level}) reach {e.edge / e.step_seconds:.2f}"
+        return NO_PROMISE, f"{times}, {why}"
+    return HEALTHY, f"{times}, inside the band of its class"
+
+
+OF_THE_ANSWER = ("R09", "R12", "R15")
+"""Whether the plan, the report or another release is it, is asked where no verdict is given."""
+OF_STAGES = ("R16", "R17")
 
 
 def _missing(case: RunCase, verdict: str, silent: Mapping[str, str], unread: str, doubt: Doubt | None) -> tuple[Missing, ...]:
-    """What would settle the rules that had no evidence: plan and step first. Whether the plan, the report or another release is
-    it, is asked where no verdict is given."""
-    found = []
-    taken = case.expectation.gpu_taken if case.expectation is not None else ""
-    if taken:
-        found.append(Missing(evidence=f"--gpu: nothing says the GPU, and {taken} was taken", rules=("R09",)))
-    if case.expectation is None:
-        found.append(Missing(evidence=f"{PLAN_MISSING} ({unread})" if unread else PLAN_MISSING, rules=("R09", "R12")))
-    if doubt is not None:
-        found.append(Missing(evidence=doubt.settles, rules=("R09", "R12")))
-    if case.step_seconds is None:
-        found.append(Missing(evidence=STEP_MISSING, rules=("R09", "R11")))
+    """Return what would settle the rules that had no evidence: plan and step first."""
     settles: dict[str, list[str]] = {}
-    withheld = verdict in (NOT_ENOUGH, NO_PROMISE)
     for rule, evidence in silent.items():
-        if withheld or rule not in ("R09", "R12", "R15"):
+        if _concerns(rule, case, decided=verdict not in (NOT_ENOUGH, NO_PROMISE)):
             settles.setdefault(evidence, []).append(rule)
-    moe = case.expectation is None or case.expectation.scenario is None or case.expectation.scenario.model.is_moe
-    stages = case.expectation is None or case.expectation.plan is None or case.expectation.plan.pp > 1
-    for evidence, rules in settles.items():
-        kept = [rule for rule in rules if (moe or rule != "R08") and (stages or rule not in ("R16", "R17"))]
-        if kept:
-            found.append(Missing(evidence=evidence, rules=tuple(kept)))
-    return tuple(found)
+    others = (Missing(evidence=evidence, rules=tuple(rules)) for evidence, rules in settles.items())
+    return (*_missing_expectation(case, unread, doubt), *others)
+
+
+def _missing_expectation(case: RunCase, unread: str, doubt: Doubt | None) -> list[Missing]:
+    """Return what is missing of GPU, plan and step."""
+    missing = []
+    if case.expectation is not None and (gpu := case.expectation.gpu_taken):
+        missing.append(Missing(evidence=f"--gpu: nothing says the GPU, and {gpu} was taken", rules=("R09",)))
+    if case.expectation is None:
+        missing.append(Missing(evidence=f"{PLAN_MISSING} ({unread})" if unread else PLAN_MISSING, rules=("R09", "R12")))
+    if doubt is not None:
+        missing.append(Missing(evidence=doubt.settles, rules=("R09", "R12")))
+    if case.step_seconds is None:
+        missing.append(Missing(evidence=STEP_MISSING, rules=("R09", "R11")))
+    return missing
+
+
+def _concerns(rule: str, case: RunCase, *, decided: bool) -> bool:
+    """Return whether a rule may be of this run: of experts and stages where its plan has none it is not, as far as it is
+    known."""
+    scenario, plan = case.scenario, case.expectation.plan if case.expectation is not None else None
+    if decided and rule in OF_THE_ANSWER:
+        return False
+    if rule == "R08":
+        return scenario is None or scenario.model.is_moe
+    return rule not in OF_STAGES or plan is None or plan.pp > 1

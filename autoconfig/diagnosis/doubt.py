@@ -10,6 +10,7 @@ from itertools import pairwise
 from autoconfig.diagnosis.expectation import EARLIER, Expectation, rules_data
 from autoconfig.diagnosis.measured import MeasuredStep
 from autoconfig.evidence.records import Evidence, StepLine
+from autoconfig.specs.scenario import Scenario
 
 PLAN_DOUBTED = "the plan, global batch, sequence and number of GPUs as the run had them (its arguments)"
 UNPADDED = 0.10
@@ -48,34 +49,52 @@ class Doubt:
 
 
 def doubt_of(run: Evidence, expectation: Expectation | None, measured: MeasuredStep | None) -> Doubt | None:
-    """Why the plan that is expected says nothing of the run; None where nothing speaks against it."""
+    """Return why the plan that is expected says nothing of the run; None where nothing speaks against it."""
     e = expectation
     if e is None or e.scenario is None or e.plan is None or e.level == EARLIER:
         return None
-    kinds = kinds_of(run)
-    counted = _counted(run, measured, e.scenario.cluster.num_gpus)
-    planned = float(e.scenario.workload.tokens_per_step)
-    batch = _batch(run)
-    tuned = e.scenario.numerics.peft != "none" or e.scenario.workload.packed_length is not None
-    for kind in ("reinforcement", "preferences", "adapters"):
-        if kind in kinds and not (kind == "adapters" and e.scenario.numerics.peft != "none"):
-            return Doubt(why=KINDS[kind][0], settles=KINDS[kind][1])
-    if counted is not None and abs(counted / planned - 1) > UNPADDED and not e.scenario.workload.decoder_seq_length:
-        return Doubt(why=f"the log counts {counted:,.0f} tokens a step, and the plan has {planned:,.0f}")
-    if batch is not None and abs(batch / e.scenario.workload.global_batch_size - 1) > UNPADDED:
-        return Doubt(
-            why=f"the log's rates say {batch:,.0f} samples a step, and the plan has {e.scenario.workload.global_batch_size:,}"
-        )
-    if "fine-tuning" in kinds and not tuned and counted is None:
-        return Doubt(why=KINDS["fine-tuning"][0], settles=KINDS["fine-tuning"][1])
-    step = None if measured is None or measured.relative else measured.step_seconds
-    if step is not None and step < rules_data()["far"]["fast"] * e.step_seconds:
-        ratio = step / e.step_seconds
-        return Doubt(
-            why=f"{ratio:.2f} times the expected step, and no published run is so fast: plan, batch, sequence or GPUs are not "
-            "those of this step"
-        )
+    kinds, tokens = kinds_of(run), _counted(run, measured, e.scenario.cluster.num_gpus)
+    return (
+        _of_another_kind(kinds, e.scenario)
+        or _of_another_batch(run, e.scenario, tokens)
+        or _of_tuning(kinds, e.scenario, tokens)
+        or _of_a_fast_step(e, measured)
+    )
+
+
+def _of_another_kind(kinds: set[str], scenario: Scenario) -> Doubt | None:
+    """Training of another kind than plain steps of all weights, which the plan is not of."""
+    adapters = scenario.numerics.peft != "none"
+    others = ("reinforcement", "preferences", *(() if adapters else ("adapters",)))
+    return next((Doubt(why=KINDS[kind][0], settles=KINDS[kind][1]) for kind in others if kind in kinds), None)
+
+
+def _of_another_batch(run: Evidence, scenario: Scenario, tokens: float | None) -> Doubt | None:
+    """Another number of tokens or samples in a step."""
+    workload, samples = scenario.workload, _batch(run)
+    planned = float(workload.tokens_per_step)
+    if tokens is not None and abs(tokens / planned - 1) > UNPADDED and not workload.decoder_seq_length:
+        return Doubt(why=f"the log counts {tokens:,.0f} tokens a step, and the plan has {planned:,.0f}")
+    if samples is not None and abs(samples / workload.global_batch_size - 1) > UNPADDED:
+        return Doubt(why=f"the log's rates say {samples:,.0f} samples a step, and the plan has {workload.global_batch_size:,}")
     return None
+
+
+def _of_tuning(kinds: set[str], scenario: Scenario, tokens: float | None) -> Doubt | None:
+    """Fine-tuning whose samples the plan does not say, and whose tokens nothing counts."""
+    tuned = scenario.numerics.peft != "none" or scenario.workload.packed_length is not None
+    if "fine-tuning" not in kinds or tuned or tokens is not None:
+        return None
+    return Doubt(why=KINDS["fine-tuning"][0], settles=KINDS["fine-tuning"][1])
+
+
+def _of_a_fast_step(e: Expectation, measured: MeasuredStep | None) -> Doubt | None:
+    """A step that is faster than any published run beside its plan."""
+    step = None if measured is None or measured.relative else measured.step_seconds
+    if step is None or step >= rules_data()["far"]["fast"] * e.step_seconds:
+        return None
+    times = f"{step / e.step_seconds:.2f} times the expected step"
+    return Doubt(why=f"{times}, and no published run is so fast: plan, batch, sequence or GPUs are not those of this step")
 
 
 def kinds_of(run: Evidence) -> set[str]:

@@ -118,7 +118,7 @@ def diagnose_texts(
 
 
 def diagnosed(evidence: Evidence, asked: PlanSource, step: GivenStep) -> Diagnosis:
-    """The diagnosis of evidence that was read; the plan is the PLAN, that of the launch file among the files, or of the
+    """Return the diagnosis of evidence that was read; the plan is the PLAN, that of the launch file among the files, or of the
     arguments that a log prints. Raises InputError."""
     launch = [one.name for one in evidence.files if one.kind == LAUNCH]
     if asked.plan is not None and launch:
@@ -128,24 +128,30 @@ def diagnosed(evidence: Evidence, asked: PlanSource, step: GivenStep) -> Diagnos
         raise InputError(f"{launch[0]} and {launch[1]} are both launch files: give the run's own")
     if not evidence.files and step == GivenStep():
         raise InputError(f"nothing to diagnose: give the run's log, or say how long a step takes ({option('step')} 8.1s)")
-    unread = ""
     if (plain := without_unnamed_bars(evidence)) is not None:
         names = {line.origin.file for line in evidence.steps} - {line.origin.file for line in plain.steps}
         evidence = _with_remark(plain, tuple(names), "a progress bar without a name: nothing says that it is of training steps")
     evidence = _one_log_a_run(evidence)
     now, before = _two_runs(evidence)
-    try:
-        expectation = _expected(evidence, asked, launch, batch_of(now))
-    except InputError as error:
-        source = launch[0] if launch else evidence.plans[-1].origin.file if evidence.plans else ""
-        if asked.plan is not None or not source or error.field in asked.given:
-            raise
-        expectation, unread = None, f"the plan of {source} cannot be read: {error}"
+    expectation, unread = _expected_or_why(evidence, asked, launch, batch_of(now))
     if expectation is not None:
         require_same_job(now, expectation, own_plan=asked.plan is None and not launch)
     if before is not None:
         require_comparable(now, before)
     return diagnose(now, expectation, step, before, unread=unread)
+
+
+def _expected_or_why(
+    evidence: Evidence, asked: PlanSource, launch: Sequence[str], batch: int | None
+) -> tuple[Expectation | None, str]:
+    """Return the price of the run's plan, or why its source cannot be read. Raises InputError where the caller says it."""
+    try:
+        return _expected(evidence, asked, launch, batch), ""
+    except InputError as error:
+        source = launch[0] if launch else evidence.plans[-1].origin.file if evidence.plans else ""
+        if asked.plan is not None or not source or error.field in asked.given:
+            raise
+        return None, f"the plan of {source} cannot be read: {error}"
 
 
 def _require_no_plan(name: str, asked: PlanSource) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from autoconfig.diagnosis.budget import StepBudget
@@ -149,6 +149,14 @@ class Undecided:
     """What evidence would."""
 
 
+Finding = Cause | Cleared | Undecided
+
+
+def first_finding(case: RunCase, looks: Sequence[Callable[[RunCase], Finding | None]]) -> Finding | None:
+    """Return what the first of several looks at the evidence finds; None where none finds anything."""
+    return next((finding for look in looks if (finding := look(case)) is not None), None)
+
+
 def threshold(rule: str, name: str) -> float:
-    """One threshold of a rule."""
+    """Return one threshold of a rule."""
     return rules_data()[rule][name]

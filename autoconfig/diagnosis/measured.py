@@ -116,17 +116,26 @@ def _of_lines(lines: Sequence[StepLine], expectation: Expectation | None) -> Mea
     """The lines of the kind that says most: with seconds first, then rates that a plan makes seconds of where the clock between
     lines does not contradict them, then that clock, then any rate. What such seconds are short of the clock is as much the
     plan's error as it is time between steps, and counts for nothing."""
-    if any(line.seconds is not None for line in lines):
-        return _median([line for line in lines if line.seconds is not None], "")
-    found = [(line, *seconds_of_line(line, expectation)) for line in lines]
-    priced = [replace(line, seconds=seconds, at=None) for line, seconds, _ in found if seconds is not None]
-    clocked = [line for line in lines if line.at is not None or line.elapsed is not None]
-    by_clock = _median(clocked, "")
-    if priced:
-        by_rate = _median(priced, next(convention for _, seconds, convention in found if seconds is not None))
-        return by_clock if by_rate is None or _contradicts(by_clock, by_rate) else by_rate
-    if by_clock is not None:
-        return by_clock
+    timed = [line for line in lines if line.seconds is not None]
+    if timed:
+        return _median(timed, "")
+    by_clock = _median([line for line in lines if line.at is not None or line.elapsed is not None], "")
+    by_rate = _by_rate(lines, expectation)
+    if by_rate is not None and not _contradicts(by_clock, by_rate):
+        return by_rate
+    planned = expectation is not None and expectation.scenario is not None and expectation.plan is not None
+    return by_clock or (None if planned else _relative(lines))
+
+
+def _by_rate(lines: Sequence[StepLine], expectation: Expectation | None) -> MeasuredStep | None:
+    """The step that rates say with the plan; None where they or it say none."""
+    rated = [(line, *seconds_of_line(line, expectation)) for line in lines]
+    priced = [(replace(line, seconds=seconds, at=None), how) for line, seconds, how in rated if seconds is not None]
+    return _median([line for line, _ in priced], priced[0][1]) if priced else None
+
+
+def _relative(lines: Sequence[StepLine]) -> MeasuredStep | None:
+    """The step by the first rate that lines print, in units of its own."""
     for name in RATES:
         rates = [replace(line, seconds=1.0 / value) for line in lines if (value := getattr(line, name))]
         if rates and (measured := _median(rates, "")) is not None:

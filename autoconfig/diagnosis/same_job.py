@@ -5,11 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from autoconfig.diagnosis.expectation import Expectation
 from autoconfig.evidence.records import DumpedPlan, Evidence, Origin, StepLine
 from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.scenario import Workload
 
 ALIKE = 0.03
 """Tokens of a step differ by less where they are the same: logs print them with three digits."""
@@ -90,19 +91,9 @@ def _whole(values: dict[str, str], name: str) -> int | None:
 def require_same_job(run: Evidence, expectation: Expectation, *, own_plan: bool) -> None:
     """Raises InputError where a log is of another model, batch, sequence, layout or number of GPUs than the plan; `own_plan`:
     that of the arguments which the log itself prints."""
-    scenario, plan = expectation.scenario, expectation.plan
-    assert scenario is not None and plan is not None
-    file = next((one.origin for one in run.steps), next((one.origin for one in run.plans), Origin(file=""))).file
-    size, planned = size_of(run), scenario.workload.global_batch_size
-    ramped = any(one.values.get("rampup_batch_size", "None") != "None" for one in run.plans)
-    if size.batch is not None and size.batch != planned and not ramped:
-        _refuse(file, f"a global batch of {size.batch:,}", f"{planned:,}", "global_batch_size", size.batch)
-    long = scenario.workload.seq_length
-    if size.sequence is not None and size.sequence != long:
-        _refuse(file, f"sequences of {size.sequence:,} tokens", f"{long:,}", "seq_length", size.sequence)
-    decoder = scenario.workload.decoder_seq_length
-    if size.batch is None and size.tokens is not None and not ramped and not decoder:
-        _require_tokens(file, size.tokens, float(planned * long))
+    scenario = expectation.scenario
+    assert scenario is not None
+    _require_same_batch(run, scenario.workload)
     for dump in run.plans:
         if dump.world_size and dump.world_size != scenario.cluster.num_gpus:
             gpus = scenario.cluster.num_gpus
@@ -110,6 +101,19 @@ def require_same_job(run: Evidence, expectation: Expectation, *, own_plan: bool)
         if not own_plan:
             _require_same_plan(dump, expectation)
     _require_ranks(run, scenario.cluster.num_gpus)
+
+
+def _require_same_batch(run: Evidence, workload: Workload) -> None:
+    """Raises InputError where a log is of another batch or sequence."""
+    file = next(chain((one.origin for one in run.steps), (one.origin for one in run.plans)), Origin(file="")).file
+    size, batch, long = size_of(run), workload.global_batch_size, workload.seq_length
+    ramped = any(one.values.get("rampup_batch_size", "None") != "None" for one in run.plans)
+    if size.batch not in (None, batch) and not ramped:
+        _refuse(file, f"a global batch of {size.batch:,}", f"{batch:,}", "global_batch_size", size.batch or 0)
+    if size.sequence not in (None, long):
+        _refuse(file, f"sequences of {size.sequence:,} tokens", f"{long:,}", "seq_length", size.sequence or 0)
+    if size.batch is None and size.tokens is not None and not ramped and not workload.decoder_seq_length:
+        _require_tokens(file, size.tokens, float(batch * long))
 
 
 def _refuse(file: str, printed: str, planned: str, field: str, value: int) -> None:

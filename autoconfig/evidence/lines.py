@@ -323,14 +323,20 @@ def _figure(read: Read, row: Format, found: dict[str, Any], _others: dict[str, f
     if how is None or text == "Active":
         return False
     kind, *entry = how
-    factor = 1.0 if len(entry) > 1 and unit == "%" else _UNITS.get(unit, 1.0)
-    values = {name: value * factor for name, value in read_field(entry if len(entry) > 1 else entry[0], key, text)}
+    values = _in_base_units(entry, key, text, unit)
+    return values is not None and _FIGURES[kind](read, row, values, {}, number, line)
+
+
+def _in_base_units(entry: list[Any], key: str, text: str, unit: str) -> dict[str, Any] | None:
+    """Return field -> value of a figure; None where a whole number is none."""
+    several = len(entry) > 1
+    factor = 1.0 if several and unit == "%" else _UNITS.get(unit, 1.0)
+    values = {name: value * factor for name, value in read_field(entry if several else entry[0], key, text)}
     if not unit and values.get("mfu", 0.0) > 1.5:  # in percent, whatever the line says
         values["mfu"] *= 0.01
     if any(name in WHOLE and not value.is_integer() for name, value in values.items()):
-        return False
-    values = {name: int(value) if name in WHOLE else value for name, value in values.items()}
-    return _FIGURES[kind](read, row, values, {}, number, line)
+        return None
+    return {name: int(value) if name in WHOLE else value for name, value in values.items()}
 
 
 _FIGURES = {"clock": _clock, "memory": _memory, "step": _step}

@@ -7,7 +7,7 @@ import io
 import os
 import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -209,12 +209,9 @@ def _whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _source(name: str, read: Read, truncated: list[str]) -> SourceFile:
-    formats = tuple(row for row, count in read.formats.most_common() if count > 0)
-    kind = "log"
-    if formats and set(formats) <= {"nccl-tests", "nccl-tests-mean", "nccl-version"}:
-        kind = "nccl-tests"
-    elif formats and set(formats) <= {
+NCCL_TESTS = frozenset(("nccl-tests", "nccl-tests-mean", "nccl-version"))
+NVML = frozenset(
+    (
         "nvidia-smi-query",
         "nvidia-smi-dmon",
         "dcgm-dmon",
@@ -222,30 +219,41 @@ def _source(name: str, read: Read, truncated: list[str]) -> SourceFile:
         "nvidia-smi-report",
         "nvidia-smi-power",
         "nvidia-smi-table",
-    }:
-        kind = "nvml"
+    )
+)
+"""Formats of lines that only a test of links, or only samples of the GPUs' state, have."""
+
+
+def _source(name: str, read: Read, truncated: list[str]) -> SourceFile:
+    formats = tuple(row for row, count in read.formats.most_common() if count > 0)
+    kinds = {"nccl-tests": NCCL_TESTS, "nvml": NVML}
     steps: list[StepLine] = read.records.get("steps", [])
     numbers = [line.step for line in steps if line.step is not None]
-    ranks = {line.rank for line in steps if line.rank is not None}
-    remarks = [*truncated, *([f"lines of {len(ranks)} ranks"] if len(ranks) > 1 else [])]
-    if read.left_out:
-        remarks.append(f"a long log: the last {MOST_LINES:,} lines of each format are looked at")
-    if unread := sum(line.unread for line in steps):
-        remarks.append(f"the time of {unread} of {len(steps)} steps cannot be read")
-    again = sum(later < before for before, later in pairwise(numbers))
-    if again and len(ranks) < 2:
-        remarks.append(f"steps begin again {again} times")
-    elif begun := max((line.start for line in steps), default=0):
-        remarks.append(f"the program began again {begun} times")
     return SourceFile(
         name=name,
-        kind=kind,
+        kind=next((kind for kind, own in kinds.items() if formats and own.issuperset(formats)), "log"),
         formats=formats,
         lines_read=read.lines,
         lines_not_understood=read.not_understood,
         window=f"steps {min(numbers)} to {max(numbers)}" if numbers else "",
-        remarks=tuple(remarks),
+        remarks=(*truncated, *_remarks(read, steps, numbers)),
     )
+
+
+def _remarks(read: Read, steps: Sequence[StepLine], numbers: Sequence[int]) -> Iterator[str]:
+    """Say what of the lines is not looked at, and that the log holds several ranks or starts."""
+    ranks = {line.rank for line in steps if line.rank is not None}
+    if len(ranks) > 1:
+        yield f"lines of {len(ranks)} ranks"
+    if read.left_out:
+        yield f"a long log: the last {MOST_LINES:,} lines of each format are looked at"
+    if unread := sum(line.unread for line in steps):
+        yield f"the time of {unread} of {len(steps)} steps cannot be read"
+    again = sum(later < before for before, later in pairwise(numbers))
+    if again and len(ranks) < 2:
+        yield f"steps begin again {again} times"
+    elif begun := max((line.start for line in steps), default=0):
+        yield f"the program began again {begun} times"
 
 
 def _together(parts: list[ReadFile]) -> Evidence:

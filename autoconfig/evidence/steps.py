@@ -71,61 +71,104 @@ def seconds_from_rates(lines: Iterable[StepLine], tokens_per_gpu: float) -> tupl
 
 
 def statistics(lines: Iterable[StepLine]) -> StepStatistics | None:
-    """Of the lines of one file; None where none of them says how long a step takes, or where a few figures that stand for no
-    step differ: before and after, two machines, two runs."""
+    """Return the statistics of the lines of one file; None where none of them says how long a step takes, or where a few
+    figures that stand for no step differ: before and after, two machines, two runs."""
     lines = list(lines)
     starts, of_means, by_clock = _series(lines)
     if not starts:
         return None
-    points, kept = _chain(starts)
+    points, settled = _chain(starts)
     numbered, many = points[0].step >= 0, len(points) >= FEW
-    ordered = many or (numbered and lines[0].format not in COUNTED)
-    seconds = np.array([point.seconds for point in points])
+    counted = lines[0].format in COUNTED
+    ordered = many or (numbered and not counted)
+    seconds, values = _seconds(points), _seconds(settled)
     if not numbered and not many and seconds.max() > (1 + SETTLED) * seconds.min():
         return None
-    weights = np.array([point.interval for point in points])
-    values, steps = np.array([point.seconds for point in kept]), np.array([point.step for point in kept])
     median = float(np.median(values))
-    slope, growing = _growth(steps, values, median) if ordered else (0.0, False)
-    level = np.full(len(values), median)
-    jump = _jump(steps, values) if ordered else None
-    if jump is not None:
-        level = np.repeat([np.median(values[:jump]), np.median(values[jump:])], [jump, len(values) - jump])
-        slope, growing = float(level[-1] / level[0]) - 1, True
-    elif growing:
-        level = median * (1 + slope * (steps - np.median(steps)) / max(1.0, float(np.ptp(steps))))
-    sd = _MAD_TO_SD * float(np.median(np.abs(values - level))) / median
-    half = len(values) // 2
-    pauses = _pauses(kept, values - level, median, sd)
+    course = _Course.of(np.array([point.step for point in settled]), values, median, ordered=ordered)
+    sd = _MAD_TO_SD * float(np.median(np.abs(values - course.level))) / median
+    pauses = _pauses(settled, values - course.level, median, sd)
     return StepStatistics(
-        count=len(kept),
-        steps=sum(point.interval for point in kept),
-        first=_number(kept[0].step),
-        last=_number(kept[-1].step),
-        warmup_dropped=len(points) - len(kept),
-        warmup_s=_longest_warmup(points, kept, median),
+        count=len(settled),
+        steps=sum(point.interval for point in settled),
+        first=_number(settled[0].step),
+        last=_number(settled[-1].step),
+        warmup_dropped=len(points) - len(settled),
+        warmup_s=_longest_warmup(points, settled, median),
         median_s=median,
         p10=float(np.percentile(values, 10)),
         p90=float(np.percentile(values, 90)),
         robust_sd=sd,
-        drift=float(np.median(values[half:]) / np.median(values[:half])) - 1 if half and ordered else 0.0,
-        slope=slope,
-        growing=growing,
+        drift=_drift(values) if ordered else 0.0,
+        slope=course.slope,
+        growing=course.growing,
         rising=ordered and _rising_evenly(values),
-        start_s=(start := float(np.median(values[: jump or _end(len(values))]))),
-        growth_s=max(0.0, float(np.mean(level if jump is not None or growing else values)) - start),
-        jump=_number(kept[jump].step) if jump is not None else None,
-        jump_s=float(level[-1] - level[0]) if jump is not None else 0.0,
-        starts=tuple(later.step for before, later in pairwise(kept) if later.start != before.start),
+        start_s=course.start_s,
+        growth_s=course.growth_s,
+        jump=None if course.jump is None else _number(settled[course.jump].step),
+        jump_s=course.jump_s,
+        starts=tuple(later.step for before, later in pairwise(settled) if later.start != before.start),
         by_clock=by_clock,
-        warming_up=lines[0].format not in COUNTED and all(0 <= point.step <= FIRST_STEPS for point in points),
-        mean_s=float(np.average(seconds, weights=weights)),
+        warming_up=not counted and all(0 <= point.step <= FIRST_STEPS for point in points),
+        mean_s=float(np.average(seconds, weights=np.array([point.interval for point in points]))),
         mean_includes_warmup=of_means,
         pauses=pauses,
-        pause_period=_period(pauses, kept[0].interval),
-        outside_s=_outside(kept),
+        pause_period=_period(pauses, settled[0].interval),
+        outside_s=_outside(settled),
         resolution=_resolution(points, median, of_means=of_means, by_clock=by_clock),
     )
+
+
+def _seconds(points: Sequence[_Point]) -> np.ndarray:
+    return np.array([point.seconds for point in points])
+
+
+def _drift(values: np.ndarray) -> float:
+    """Median of the later half over that of the earlier one, less 1; 0 for a single step."""
+    half = len(values) // 2
+    return float(np.median(values[half:]) / np.median(values[:half])) - 1 if half else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Course:
+    """How the steps of a run change within it: not at all, by a slope, or by one jump."""
+
+    values: np.ndarray
+    level: np.ndarray
+    """Seconds of each step without scatter."""
+    slope: float = 0.0
+    growing: bool = False
+    jump: int | None = None
+    """Place of the first step of the higher level."""
+
+    @classmethod
+    def of(cls, steps: np.ndarray, values: np.ndarray, median: float, *, ordered: bool) -> _Course:
+        """Find the course; `ordered`: the steps' order is known."""
+        level = np.full(len(values), median)
+        if not ordered:
+            return cls(values=values, level=level)
+        jump = _jump(steps, values)
+        if jump is not None:
+            level = np.repeat([np.median(values[:jump]), np.median(values[jump:])], [jump, len(values) - jump])
+            return cls(values=values, level=level, slope=float(level[-1] / level[0]) - 1, growing=True, jump=jump)
+        slope, growing = _growth(steps, values, median)
+        if growing:
+            level = median * (1 + slope * (steps - np.median(steps)) / max(1.0, float(np.ptp(steps))))
+        return cls(values=values, level=level, slope=slope, growing=growing)
+
+    @property
+    def start_s(self) -> float:
+        """Seconds of a step at the beginning."""
+        return float(np.median(self.values[: self.jump or _end(len(self.values))]))
+
+    @property
+    def growth_s(self) -> float:
+        """Seconds of the mean step beyond those at the beginning."""
+        return max(0.0, float(np.mean(self.level if self.growing else self.values)) - self.start_s)
+
+    @property
+    def jump_s(self) -> float:
+        return 0.0 if self.jump is None else float(self.level[-1] - self.level[0])
 
 
 def _resolution(points: Sequence[_Point], median: float, *, of_means: bool, by_clock: bool) -> float:
@@ -140,19 +183,19 @@ def _number(step: float) -> int | None:
 
 
 def _series(lines: list[StepLine]) -> tuple[list[list[_Point]], bool, bool]:
-    """(one point for each step of each start of the program, whether only means over the warm-up are printed, whether the
-    clock between lines is all that says a step)."""
-    timed = [line for line in lines if line.seconds is not None and not line.running_mean]
-    if timed:
-        most = Counter(line.format for line in timed).most_common(1)[0][0]
-        chosen = [line for line in timed if line.format == most]
-        return _with_intervals([(line, line.seconds or 0.0) for line in _of_last_batch(chosen)]), False, False
-    means = [line for line in lines if line.seconds is not None]
-    if by_difference := _from_means([line for line in means if line.step is not None]):
+    """Return (one point for each step of each start of the program, whether only means over the warm-up are printed, whether
+    the clock between lines is all that says a step)."""
+    timed = [(line, line.seconds) for line in lines if line.seconds is not None]
+    single = [line for line, _ in timed if not line.running_mean]
+    if single:
+        most = Counter(line.format for line in single).most_common(1)[0][0]
+        last = _of_last_batch([line for line in single if line.format == most])
+        return _with_intervals([(line, line.seconds or 0.0) for line in last]), False, False
+    if by_difference := _from_means([line for line, _ in timed if line.step is not None]):
         return _with_intervals(by_difference), False, False
     if by_clock := _from_clock(lines):
         return _with_intervals(by_clock), False, True
-    return _with_intervals([(line, line.seconds or 0.0) for line in means[-1:]]), True, False
+    return _with_intervals(timed[-1:]), True, False
 
 
 def _of_last_batch(lines: list[StepLine]) -> list[StepLine]:

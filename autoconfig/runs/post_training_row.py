@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -426,14 +427,17 @@ def _smallest(job: PostTrainingJob, gpus: int) -> dict[str, int]:
     widths = [tp for tp in divisors(node) if tp <= 8 and policy.num_attention_heads % tp == 0]
     best = {"tp": 1}
     for pp, tp in [(pp, tp) for pp in depths for tp in widths if gpus % (tp * pp) == 0]:
-        dp, spread = gpus // (tp * pp), 1
-        best = {"tp": tp, "pp": pp}
-        if policy.is_moe:
-            spread = max(ranks for ranks in divisors(dp * tp) if (policy.num_moe_experts or 1) % ranks == 0)
-            best["ep"] = spread
-        if state * (GRADIENT_STATE_BYTES / spread + 12.0 / dp) / (tp * pp) < 0.5 * job.gpu.memory_bytes:
+        dp = gpus // (tp * pp)
+        ep = _most_expert_ranks(policy, dp * tp)
+        best = {"tp": tp, "pp": pp, **({"ep": ep} if policy.is_moe else {})}
+        if state * (GRADIENT_STATE_BYTES / ep + 12.0 / dp) / (tp * pp) < 0.5 * job.gpu.memory_bytes:
             break
     return best
+
+
+def _most_expert_ranks(policy: ModelSpec, ranks: int) -> int:
+    """Return over how many of so many ranks experts divide; 1 of a dense model."""
+    return math.gcd(ranks, policy.num_moe_experts or 1) if policy.is_moe else 1
 
 
 def engine_plan(row: RunRow, job: PostTrainingJob, gpus: int) -> EnginePlan:

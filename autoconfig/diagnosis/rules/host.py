@@ -7,10 +7,23 @@ from dataclasses import replace
 
 from autoconfig.diagnosis import profiler_table, timers
 from autoconfig.diagnosis.expectation import HOST, OPTIMIZER, expected_seconds
-from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
+from autoconfig.diagnosis.finding import (
+    CERTAIN,
+    CONSISTENT,
+    LIKELY,
+    Cause,
+    Cleared,
+    Finding,
+    RunCase,
+    caused,
+    first_finding,
+    threshold,
+)
 from autoconfig.diagnosis.gain import cure_by, with_switches
 from autoconfig.evidence.records import Origin, Variable
+from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.run_settings import FULL_ITERATION
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import StackOptions, load_stack, with_options
 
 SYNCHRONISES, LATE = "the host synchronises with the GPU", "the GPU waits for the host's launches"
@@ -145,40 +158,49 @@ WARNED = {
 FALLBACK_PARTS = {"unfused_attention": "softmax_kernel", "unfused_attention_seconds": "softmax_kernel"}
 
 
-def slow_kernels(case: RunCase) -> Cause | Cleared | None:
+def slow_kernels(case: RunCase) -> Finding | None:
     """R04: a trace, or a profiler's table, shows kernels that stand in for faster ones; or the step is so much longer on one
     node that no other cause reaches it."""
+    looks = (_stand_ins, _warned_of, _switched_off, _unfused_in_table, _asked_for_unfused)
+    if (found := first_finding(case, looks)) is not None:
+        return found
+    return Cleared("no kernel stands in for a faster one") if case.evidence.traces else _far_too_slow(case)
+
+
+def _stand_ins(case: RunCase) -> Cause | None:
+    """Kernels of FALLBACKS in a trace."""
+    expects_unfused = case.expectation is not None and "unfused_attention_seconds" in case.expectation.parts
     for trace in case.evidence.traces:
         steps = max(1, trace.steps)
         seconds = sum(trace.parts.get(part, 0.0) for part in FALLBACK_PARTS) / steps
-        expects_unfused = case.expectation is not None and "unfused_attention_seconds" in case.expectation.parts
-        names = {name for name in trace.names if name in FALLBACKS and not (name == "softmax_kernel" and expects_unfused)}
         share = seconds / (trace.span_s / steps) if trace.span_s else 0.0
-        if names - {"softmax_kernel"} or ("softmax_kernel" in names and share >= threshold("R04", "fallback_share")):
-            name = "softmax_kernel" if "softmax_kernel" in names else min(names)
-            words, remedy = FALLBACKS[name]
-            origin = Origin(file=trace.origin.file, text=f"{name.replace('_', ' ')}: {seconds:.3g} s a step")
-            return caused(
-                case, "R04", words, CERTAIN, evidence=(origin,), remedy=remedy, seconds=case.gap_seconds or seconds or None
-            )
-    warned = next((one for one in case.evidence.warnings if one.kind in WARNED), None)
-    if warned is not None:
-        words, remedy, certainty = WARNED[warned.kind]
-        return caused(case, "R04", words, certainty, evidence=(warned.origin,), remedy=remedy, seconds=case.gap_seconds or None)
-    if (off := _switched_off(case)) is not None:
-        return off
-    unfused = [row for row in case.evidence.kernels if row.part == "unfused_attention"]
-    if sum(row.share for row in unfused) >= threshold("R04", "fallback_share"):
-        words, remedy = FALLBACKS["softmax_kernel"]
-        return caused(
-            case, "R04", words, LIKELY, evidence=(unfused[0].origin,), remedy=remedy, seconds=case.gap_seconds or None
-        )
-    asked = _asked_for_unfused(case)
-    if asked is not None:
-        return asked
-    if case.evidence.traces:
-        return Cleared("no kernel stands in for a faster one")
-    return _far_too_slow(case)
+        names = {name for name in trace.names if name in FALLBACKS and not (expects_unfused and name == "softmax_kernel")}
+        if names <= {"softmax_kernel"} and not (names and share >= threshold("R04", "fallback_share")):
+            continue
+        name = "softmax_kernel" if "softmax_kernel" in names else min(names)
+        words, remedy = FALLBACKS[name]
+        origin = Origin(file=trace.origin.file, text=f"{name.replace('_', ' ')}: {seconds:.3g} s a step")
+        lost = case.gap_seconds or seconds or None
+        return caused(case, "R04", words, CERTAIN, evidence=(origin,), remedy=remedy, seconds=lost)
+    return None
+
+
+def _warned_of(case: RunCase) -> Cause | None:
+    """A library's own warning."""
+    warning = next((one for one in case.evidence.warnings if one.kind in WARNED), None)
+    if warning is None:
+        return None
+    words, remedy, certainty = WARNED[warning.kind]
+    return caused(case, "R04", words, certainty, evidence=(warning.origin,), remedy=remedy, seconds=case.gap_seconds or None)
+
+
+def _unfused_in_table(case: RunCase) -> Cause | None:
+    """A profiler's table whose attention is not fused."""
+    rows = [row for row in case.evidence.kernels if row.part == "unfused_attention"]
+    if sum(row.share for row in rows) < threshold("R04", "fallback_share"):
+        return None
+    words, remedy = FALLBACKS["softmax_kernel"]
+    return caused(case, "R04", words, LIKELY, evidence=(rows[0].origin,), remedy=remedy, seconds=case.gap_seconds or None)
 
 
 NO_FUSED = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")
@@ -235,43 +257,41 @@ def _far_too_slow(case: RunCase) -> Cause | None:
 
 def slow_optimizer(case: RunCase) -> Cause | Cleared | None:
     """R13: the optimizer's timer, or its part of a trace, is far above its price, or most of the step where there is none."""
-    found = timers.timed(case.evidence, timers.OPTIMIZER_STEP)
-    origins: tuple[Origin, ...] = found.origins if found else ()
-    seconds = found.most if found else case.budget.measured().get(OPTIMIZER)
-    if seconds is None:
-        return None
+    timer = timers.timed(case.evidence, timers.OPTIMIZER_STEP)
+    seconds = timer.most if timer else case.budget.measured().get(OPTIMIZER)
     step = case.step_seconds or timers.timed_step(case.evidence)
+    if seconds is None or not step:
+        return None
     e = case.expectation
     price = e.phases.get(OPTIMIZER, 0.0) if e else 0.0
-    if not step:
-        return None
+    most_of_it = seconds >= threshold("R13", "unmeasured_share") * step
+    lost, slow = seconds, most_of_it
     if e is not None and e.plan is not None:
         lost = seconds - price
         slow = seconds > threshold("R13", "growth") * price and lost >= threshold("R13", "share") * step
-    else:
-        lost = seconds
-        slow = seconds >= threshold("R13", "unmeasured_share") * step
     if not slow:
         return Cleared("the optimizer takes what it should")
     offloaded = e is not None and e.plan is not None and e.plan.offload > 0
-    words = "the optimizer takes far too long" + (" on the CPU" if offloaded else "")
-    figures = f"{seconds:.3g} s, {seconds / step:.0%} of the step" + (f"; {price:.3g} s are expected" if price else "")
-    remedy = "it on the GPU where it fits (no offload), fused, its state sharded (Megatron: --use-distributed-optimizer)"
-    after, cured = None, None
-    if offloaded and e is not None and e.scenario is not None and e.plan is not None and case.step_seconds:
-        on_gpu = replace(e.plan, offload=0.0)
-        cure = cure_by("", case.step_seconds, (e.scenario, e.plan), (e.scenario, on_gpu), case.budget.measured())
-        after, cured = cure.step_after if cure else None, (on_gpu, e.scenario)
-    certainty = CERTAIN if seconds >= threshold("R13", "unmeasured_share") * step else LIKELY
+    after, cured = _on_the_gpu(case) if offloaded else (None, None)
     return caused(
         case,
         "R13",
-        words,
-        certainty,
-        evidence=origins,
-        figures=figures,
-        remedy=remedy,
+        "the optimizer takes far too long" + (" on the CPU" if offloaded else ""),
+        CERTAIN if most_of_it else LIKELY,
+        evidence=timer.origins if timer else (),
+        figures=f"{seconds:.3g} s, {seconds / step:.0%} of the step" + (f"; {price:.3g} s are expected" if price else ""),
+        remedy="it on the GPU where it fits (no offload), fused, its state sharded (Megatron: --use-distributed-optimizer)",
         seconds=lost,
         step_after=after,
         cured=cured,
     )
+
+
+def _on_the_gpu(case: RunCase) -> tuple[float | None, tuple[TrainPlan, Scenario] | None]:
+    """Return the step with the optimizer's state on the GPU (None: nobody can say), and plan and scenario of it."""
+    e = case.expectation
+    if e is None or e.scenario is None or e.plan is None or not case.step_seconds:
+        return None, None
+    plan = replace(e.plan, offload=0.0)
+    cure = cure_by("", case.step_seconds, (e.scenario, e.plan), (e.scenario, plan), case.budget.measured())
+    return cure.step_after if cure else None, (plan, e.scenario)

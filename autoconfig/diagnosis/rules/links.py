@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from autoconfig.diagnosis import solve, timers
 from autoconfig.diagnosis.expectation import CP, EXPERTS, GATHERS, GRADIENTS, TP
-from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, Undecided, caused, threshold
-from autoconfig.evidence.records import CollectiveUse, LinkFact, Origin, Variable
+from autoconfig.diagnosis.finding import (
+    CERTAIN,
+    CONSISTENT,
+    LIKELY,
+    Cause,
+    Cleared,
+    Finding,
+    RunCase,
+    Undecided,
+    caused,
+    threshold,
+)
+from autoconfig.evidence.records import CollectiveUse, LinkFact, Origin, TraceParts, Variable
 from autoconfig.specs.scenario import Scenario
 
 SLOW_NETWORKS = re.compile(r"(?<![a-z])(?:sockets?|ethernet|tcp|udp)(?![a-z])")
@@ -52,24 +64,29 @@ def slow_link(case: RunCase) -> Cause | Cleared | Undecided | None:
     return proven or open_one or (Cleared() if any(one is not None for one in tried) else None)
 
 
-def _said(case: RunCase) -> Cause | Cleared | Undecided | None:
+def _said(case: RunCase) -> Finding | None:
     """What NCCL says outright. It names a network on one node, too, which does not use it."""
     links, variables = case.evidence.links, case.evidence.variables
     slow = [fact for fact in links if _is_fallback(fact, case)]
     facts = sorted((fact for fact in slow if _is_used(fact, case)), key=_severity)
     off = [one for one in variables if _switches_off(one, case)]
-    if not facts and not off:
-        if slow:
-            return Undecided("whether the run has several nodes: NCCL_DEBUG=INFO lines of a second host, or the plan")
-        return Cleared() if any(fact.kind in ("network", "transport") for fact in links) else None
-    off.sort(key=lambda one: bool(facts) and not _brings_about(one, facts[0]))
+    if facts or off:
+        return _fallback(case, facts, off)
+    if slow:
+        return Undecided("whether the run has several nodes: NCCL_DEBUG=INFO lines of a second host, or the plan")
+    return Cleared() if any(fact.kind in ("network", "transport") for fact in links) else None
+
+
+def _fallback(case: RunCase, facts: Sequence[LinkFact], off: Sequence[Variable]) -> Cause:
+    """Name the variable that switches a link off, where it is why NCCL falls back, else the fallback."""
+    off = sorted(off, key=lambda one: bool(facts) and not _brings_about(one, facts[0]))
     origins = (*(one.origin for one in off[:2]), *(fact.origin for fact in _distinct(facts)))
-    by_variable = bool(off) and (not facts or _brings_about(off[0], facts[0]))
-    words = OFF[off[0].name][1] if by_variable else _fallback_words(facts[0])
-    remedy = OFF[off[0].name][2] if by_variable else _fallback_remedy(facts[0], variables)
-    certain = _is_certain(off[0].name in PEERS if by_variable else _is_host_memory(facts[0]), case)
-    if not by_variable and facts[0].kind == "gpu_direct":
-        certain = False
+    if off and (not facts or _brings_about(off[0], facts[0])):
+        _, words, remedy = OFF[off[0].name]
+        certain = _is_certain(off[0].name in PEERS, case)
+    else:
+        words, remedy = _fallback_words(facts[0]), _fallback_remedy(facts[0], case.evidence.variables)
+        certain = facts[0].kind != "gpu_direct" and _is_certain(_is_host_memory(facts[0]), case)
     return _caused(case, words, CERTAIN if certain else LIKELY, evidence=origins, remedy=remedy)
 
 
@@ -404,15 +421,18 @@ def _solved(case: RunCase) -> Cause | None:
     if case.ratio is None or case.ratio < threshold("R02", "ratio"):
         return None
     tried = (solve.slow_network(scenario, e.plan, step), solve.slow_link(scenario, e.plan, step))
-    found = [one for one in tried if one is not None and one.ratio < threshold("R02", "rate_share")]
-    if found:
-        places = [f"{_place(one)} at {one.value / 1e9:.3g} GB/s a GPU" for one in found]
-        words = f"a slow link would explain the step: {', or '.join(places)}"
-        rates = [f"{one.value / 1e9:.3g} of {one.expected / 1e9:.3g} GB/s" for one in found]
-        kinds = [solve.link_class(one.value) for one in found]
-        figures = "; ".join(rate + (f": {kind}" if kind else "") for rate, kind in zip(rates, kinds, strict=True))
-        return _caused(case, words, CONSISTENT, figures=figures)
-    return None
+    slow = [one for one in tried if one is not None and one.ratio < threshold("R02", "rate_share")]
+    if not slow:
+        return None
+    places = [f"{_place(one)} at {one.value / 1e9:.3g} GB/s a GPU" for one in slow]
+    words = f"a slow link would explain the step: {', or '.join(places)}"
+    return _caused(case, words, CONSISTENT, figures="; ".join(map(_rate_of, slow)))
+
+
+def _rate_of(solved: solve.Solved) -> str:
+    """Return the rate that explains the step, beside the expected one, with the kind of link that has it."""
+    kind = solve.link_class(solved.value)
+    return f"{solved.value / 1e9:.3g} of {solved.expected / 1e9:.3g} GB/s" + (f": {kind}" if kind else "")
 
 
 def _place(solved: solve.Solved) -> str:
@@ -453,30 +473,50 @@ def not_hidden(case: RunCase) -> Cause | Cleared | None:
     """R03: a trace in which nothing hides the communication of a group that the plan asks to overlap or prices as hidden; or
     one connection to the device where neither tensor nor context parallelism needs it. Without a plan nothing says what should
     be hidden: what is exposed rules nothing out."""
-    looked = unknown = False
-    for trace in case.evidence.traces:
-        for group in HIDDEN_IN:
-            uses = [use for use in trace.collectives if use.group == group]
-            total, exposed = sum(use.seconds for use in uses), sum(use.exposed_s for use in uses)
-            if not total:
-                continue
-            looked = True
-            steps = max(1, trace.steps)
-            lost = (exposed - _expected_exposed(case, group) * steps) / steps
-            step = case.step_seconds or trace.span_s / steps
-            if exposed < threshold("R03", "exposed_share") * total or lost < threshold("R03", "share") * step:
-                continue
-            if not _should_hide(case, group, total / steps):
-                unknown |= case.expectation is None or case.expectation.plan is None
-                continue
-            text = f"{group}: {exposed / steps:.3g} of {total / steps:.3g} s a step beside no compute"
-            origin = Origin(file=trace.origin.file, text=text)
-            words = f"communication of the {group} group is not hidden"
-            found = caused(
-                case, "R03", words, CERTAIN, evidence=(origin,), figures=text, remedy=_overlap_remedy(case, group), seconds=lost
-            )
-            return found
-    return _one_connection(case) or (Cleared() if looked and not unknown else None)
+    groups = [use for trace in case.evidence.traces for group in HIDDEN_IN if (use := _Exposed.of(case, trace, group)).total]
+    exposed = [use for use in groups if use.is_much]
+    hidable = next((use for use in exposed if _should_hide(case, use.group, use.total)), None)
+    if hidable is not None:
+        group = hidable.group
+        text = f"{group}: {hidable.exposed:.3g} of {hidable.total:.3g} s a step beside no compute"
+        words, origin = f"communication of the {group} group is not hidden", Origin(file=hidable.trace.origin.file, text=text)
+        remedy = _overlap_remedy(case, group)
+        return caused(case, "R03", words, CERTAIN, evidence=(origin,), figures=text, remedy=remedy, seconds=hidable.lost)
+    planned = case.expectation is not None and case.expectation.plan is not None
+    return _one_connection(case) or (Cleared() if groups and (planned or not exposed) else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Exposed:
+    """Seconds a step that collectives of one group take in a trace, and of them those beside no compute."""
+
+    trace: TraceParts
+    group: str
+    total: float
+    exposed: float
+    lost: float
+    """Exposed beyond what is expected."""
+    step: float
+
+    @classmethod
+    def of(cls, case: RunCase, trace: TraceParts, group: str) -> _Exposed:
+        """Sum up the group's collectives."""
+        uses, steps = [use for use in trace.collectives if use.group == group], max(1, trace.steps)
+        exposed = sum(use.exposed_s for use in uses) / steps
+        return cls(
+            trace=trace,
+            group=group,
+            total=sum(use.seconds for use in uses) / steps,
+            exposed=exposed,
+            lost=exposed - _expected_exposed(case, group),
+            step=case.step_seconds or trace.span_s / steps,
+        )
+
+    @property
+    def is_much(self) -> bool:
+        """Whether it is a share of the group's time, and of the step, that counts."""
+        much = self.exposed >= threshold("R03", "exposed_share") * self.total
+        return much and self.lost >= threshold("R03", "share") * self.step
 
 
 def _expected_exposed(case: RunCase, group: str) -> float:

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from autoconfig.diagnosis import profiler_table, timers
 from autoconfig.diagnosis.doubt import kinds_of
-from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, Undecided, caused, threshold
+from autoconfig.diagnosis.finding import (
+    CERTAIN,
+    CONSISTENT,
+    LIKELY,
+    Cause,
+    Cleared,
+    Finding,
+    RunCase,
+    Undecided,
+    caused,
+    first_finding,
+    threshold,
+)
 from autoconfig.diagnosis.rules.host import set_variable
 from autoconfig.diagnosis.same_job import ALIKE, tokens_of_steps
 from autoconfig.evidence.kernels import marks
@@ -129,31 +141,39 @@ def _fullest(case: RunCase) -> tuple[float, Origin] | None:
     return max(shares, key=lambda item: item[0]) if shares else None
 
 
-def data(case: RunCase) -> Cause | Cleared | None:
+def data(case: RunCase) -> Finding | None:
     """R06: the step waits for its data: a timer of the batch, or idleness inside the data loader."""
+    return first_finding(case, (_data_of_traces, _data_of_table, _data_of_stacks, _data_of_lines))
+
+
+def _data_of_traces(case: RunCase) -> Cause | None:
+    """Idleness of the GPU inside the data loader."""
     for trace in case.evidence.traces:
         steps = max(1, trace.steps)
         lost = trace.idle.get("data", 0.0) / steps
         if trace.span_s and lost * steps >= threshold("R06", "share") * trace.span_s:
             text = f"idle {lost:.3g} s a step inside the data loader"
             return _waits_for_data(case, CERTAIN, lost, Origin(file=trace.origin.file, text=text), text)
-    if (elsewhere := _data_of_table(case) or _data_of_stacks(case)) is not None:
-        return elsewhere
-    found = timers.timed(case.evidence, timers.DATA)
-    fields = [(line.fields[name], line.origin) for line in case.evidence.steps for name in DATA_FIELDS if name in line.fields]
-    if found is None and not fields:
-        return Cleared("no wait for data") if case.evidence.traces else None
+    return None
+
+
+def _data_of_lines(case: RunCase) -> Cause | Cleared | None:
+    """A timer of the batch, or the share of a step that lines say."""
+    timer = timers.timed(case.evidence, timers.DATA)
     step = case.step_seconds or timers.timed_step(case.evidence)
-    if found is not None:
-        seconds, origin = found.most, found.origins[0]
-    else:
-        percent, origin = sorted(fields, key=lambda item: item[0])[len(fields) // 2]
-        seconds = percent / 100 * (step or 1.0)
+    shares = [(line.fields[name], line.origin) for line in case.evidence.steps for name in DATA_FIELDS if name in line.fields]
+    if timer is None and not shares:
+        return Cleared("no wait for data") if case.evidence.traces else None
     if not step:
         return None
+    if timer is not None:
+        seconds, origin = timer.most, timer.origins[0]
+    else:
+        percent, origin = sorted(shares, key=lambda item: item[0])[len(shares) // 2]
+        seconds = percent / 100 * step
     share = seconds / step
     least = threshold("R06", "share" if case.expectation is not None else "unmeasured_share")
-    if share < least or (found is not None and _alike_but_small(found.least, found.most, step)):
+    if share < least or (timer is not None and _alike_but_small(timer.least, timer.most, step)):
         return Cleared(f"{share:.1%} of the step waits for data")
     certainty = CERTAIN if share >= threshold("R06", "unmeasured_share") else LIKELY
     return _waits_for_data(case, certainty, seconds, origin, f"{seconds:.3g} s, {share:.0%} of the step")
@@ -221,65 +241,127 @@ def _waits_for_data(case: RunCase, certainty: str, seconds: float | None, origin
     )
 
 
-def pauses(case: RunCase) -> Cause | Cleared | None:
+def pauses(case: RunCase) -> Finding | None:
     """R07: steps that stand out at a period or drift, time of day that no step holds, stacks inside a save, or Python's
     garbage collector in a trace."""
+    return first_finding(case, (_collections, _inside_a_save, _pauses_of_steps))
+
+
+def _collections(case: RunCase) -> Cause | None:
+    """Python's garbage collector in a trace."""
     for trace in case.evidence.traces:
-        steps = max(1, trace.steps)
         if trace.span_s and trace.collections_s >= threshold("R07", "collection_share") * trace.span_s:
-            lost = trace.collections_s / steps
+            lost = trace.collections_s / max(1, trace.steps)
             text = f"{lost:.3g} s a step in Python's garbage collector"
             origin = Origin(file=trace.origin.file, text=text)
             remedy = "collect on all ranks at the same steps (--manual-gc --manual-gc-interval 100)"
             words = "each rank collects Python's garbage at steps of its own, and all wait for it"
             return caused(case, "R07", words, CERTAIN, evidence=(origin,), figures=text, remedy=remedy, seconds=lost)
-    if (seen := _seen_in(case, "save", "a save")) is not None:
-        certainty, origin, figures = seen
-        _, words, remedy = AT_INTERVALS[0]
-        return caused(case, "R07", words, certainty, evidence=(origin,), figures=figures, remedy=remedy)
-    found = case.measured.statistics if case.measured else None
-    if found is None or not found.median_s or (found.count < threshold("R07", "least_steps") and found.outside_s is None):
+    return None
+
+
+def _inside_a_save(case: RunCase) -> Cause | None:
+    """Stacks of the thread that trains, inside a save."""
+    seen = _seen_in(case, "save", "a save")
+    if seen is None:
         return None
-    found = replace(found, pauses=_no_starts(found))
-    excess = sum(one.excess for one in found.pauses) / found.steps
-    outside = found.outside_s or 0.0
-    hang = _hang(found) if not found.by_clock else None
-    paused = hang is not None or (excess >= threshold("R07", "pause_share") * found.median_s and len(found.pauses) > 1)
-    apart = outside >= threshold("R07", "outside_share") * found.median_s
-    if not paused and not apart:
-        return Cleared("no pauses") if found.count >= threshold("R07", "least_steps") else None
-    said = _said_between(case, found, paused=paused)
-    stretch = _stretch(found) if paused and hang is None else None
-    words, remedy = (
-        said
-        or (_kind_of_hang(case, hang) if hang else None)
-        or (_words_of_stretch(stretch) if stretch else _kind_of_pause(case, found.pause_period, paused=paused))
-    )
-    parts = []
-    if hang is not None:
-        parts.append(f"one step takes {_long(case, hang.seconds, 4)} where the others take {_long(case, found.median_s)}")
-    elif paused:
-        period = f", one each {found.pause_period:.0f} steps" if found.pause_period else ", at no period"
-        period = ", one behind the other" if stretch else period
-        parts.append(f"{len(found.pauses)} steps take {_long(case, found.pauses[0].excess)} more and the like{period}")
-    if apart:
-        parts.append(f"{_long(case, outside)} a step by the clock lie in no step")
-    lost = max(excess, outside)
-    certain = lost >= threshold("R07", "certain_share") * found.median_s
+    certainty, origin, figures = seen
+    _, words, remedy = AT_INTERVALS[0]
+    return caused(case, "R07", words, certainty, evidence=(origin,), figures=figures, remedy=remedy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pauses:
+    """Pauses of a run whose lines say its steps, starts of the program left out."""
+
+    steps: StepStatistics
+    hang: Pause | None
+    """The one that takes most of what all take."""
+
+    @classmethod
+    def of(cls, steps: StepStatistics) -> _Pauses:
+        """Leave out starts, and find the hang."""
+        steps = replace(steps, pauses=_no_starts(steps))
+        return cls(steps=steps, hang=None if steps.by_clock else _hang(steps))
+
+    @property
+    def excess(self) -> float:
+        """Seconds a step."""
+        return sum(one.excess for one in self.steps.pauses) / self.steps.steps
+
+    @property
+    def outside(self) -> float:
+        """Seconds a step by the clock that lie in no step."""
+        return self.steps.outside_s or 0.0
+
+    @property
+    def in_steps(self) -> bool:
+        """Whether steps pause."""
+        excess = threshold("R07", "pause_share") * self.steps.median_s
+        return self.hang is not None or (self.excess >= excess and len(self.steps.pauses) > 1)
+
+    @property
+    def between_steps(self) -> bool:
+        return self.outside >= threshold("R07", "outside_share") * self.steps.median_s
+
+    @property
+    def stretch(self) -> tuple[int, int] | None:
+        """The first and last of the steps that pause, where they follow each other."""
+        return _stretch(self.steps) if self.in_steps and self.hang is None else None
+
+
+def _pauses_of_steps(case: RunCase) -> Cause | Cleared | None:
+    """Steps that stand out, and time of day that no step holds."""
+    steps = case.measured.statistics if case.measured else None
+    few = steps is None or steps.count < threshold("R07", "least_steps")
+    if steps is None or not steps.median_s or (few and steps.outside_s is None):
+        return None
+    found = _Pauses.of(steps)
+    if not found.in_steps and not found.between_steps:
+        return None if few else Cleared("no pauses")
+    lost = max(found.excess, found.outside)
+    certain = lost >= threshold("R07", "certain_share") * steps.median_s
     if not certain and case.ratio is None:
-        return Cleared(f"pauses take {lost / found.median_s:.1%} of the run")
+        return Cleared(f"pauses take {lost / steps.median_s:.1%} of the run")
+    words, remedy = _words_of_pauses(case, found)
+    seconds = lost if case.step_seconds else None
     return caused(
         case,
         "R07",
         words,
         CERTAIN if certain else LIKELY,
         evidence=_lines_of_pauses(case),
-        figures="; ".join(parts),
+        figures=_figures_of_pauses(case, found),
         remedy=remedy,
-        seconds=lost if case.step_seconds else None,
+        seconds=seconds,
         step_after=case.step_seconds,
-        gain_seconds=lost if case.step_seconds else None,
+        gain_seconds=seconds,
     )
+
+
+def _words_of_pauses(case: RunCase, found: _Pauses) -> tuple[str, str]:
+    """Return (what pauses, remedy): as the log says it, else by a hang, a stretch of slow steps or a period."""
+    if (said := _said_between(case, found.steps, paused=found.in_steps)) is not None:
+        return said
+    if found.hang is not None:
+        return _kind_of_hang(case, found.hang)
+    if found.stretch is not None:
+        return _words_of_stretch(found.stretch)
+    return _kind_of_pause(case, found.steps.pause_period, paused=found.in_steps)
+
+
+def _figures_of_pauses(case: RunCase, found: _Pauses) -> str:
+    """Return what the pauses were computed to take, in words."""
+    parts, steps = [], found.steps
+    if found.hang is not None:
+        parts.append(f"one step takes {_long(case, found.hang.seconds, 4)} where the others take {_long(case, steps.median_s)}")
+    elif found.in_steps:
+        period = f", one each {steps.pause_period:.0f} steps" if steps.pause_period else ", at no period"
+        period = ", one behind the other" if found.stretch else period
+        parts.append(f"{len(steps.pauses)} steps take {_long(case, steps.pauses[0].excess)} more and the like{period}")
+    if found.between_steps:
+        parts.append(f"{_long(case, found.outside)} a step by the clock lie in no step")
+    return "; ".join(parts)
 
 
 def _long(case: RunCase, seconds: float, digits: int = 3) -> str:
@@ -411,46 +493,59 @@ def _lines_of_pauses(case: RunCase) -> tuple[Origin, ...]:
     return tuple(lines[:2])
 
 
-def growing(case: RunCase) -> Cause | Cleared | Undecided | None:
+def growing(case: RunCase) -> Finding | None:
     """R11: steps get longer within the run, by a slope or by one jump, and not because they hold more tokens."""
-    found = case.measured.statistics if case.measured else None
-    if found is None or found.count < 2:
+    steps = case.measured.statistics if case.measured else None
+    if steps is None or steps.count < 2:
         return None
-    few = found.count < threshold("R11", "few")
-    growth = max(found.slope, found.drift) if found.count == 2 else found.slope
+    few = steps.count < threshold("R11", "few")
+    growth = max(steps.slope, steps.drift) if steps.count == 2 else steps.slope
     least = threshold("R11", "few_growth" if few else "growth")
-    alike = _tokens_alike(case)
-    if not (found.rising if few else found.growing) or growth < least:
+    if not (steps.rising if few else steps.growing) or growth < least:
         return None if few else Cleared("steps stay as long as they were")
-    if (counted := _tokens_of_lines(case)) and _grows_with_its_tokens(counted, least):
-        return Cleared("steps grow with the tokens that they hold")
-    if not counted and "reinforcement" in kinds_of(case.evidence):
-        return Undecided("the mean length of the answers of each step: longer ones make longer steps")
-    if not alike and _begins_too_fast(case, found):
-        return Undecided("the tokens of each step: a run that begins with short sequences grows to its price")
-    restarted = found.jump is not None and found.jump in found.starts
-    lost = found.growth_s if found.jump is None else found.jump_s
-    if found.jump is not None:
-        where = "where the run was started again, at" if restarted else "at"
-        words = f"the step jumps {where} iteration {found.jump:,}, from {_long(case, found.start_s)}, and stays longer"
-        remedy = "what changed at that step: a node's clock or heat, a neighbour on the network or storage; restart"
-        if restarted:
-            remedy = "compare both starts: their nodes, arguments and releases"
-    else:
-        words = f"the step grows within the run, by {growth:.0%}"
-        remedy = "what each step leaves behind: lists that grow, a cache, fragmented memory, logging; bisect, or restart"
+    if (by_tokens := _grows_by_tokens(case, steps, least)) is not None:
+        return by_tokens
+    words, remedy, certain = _words_of_growth(case, steps, growth)
+    comparable = _tokens_alike(case) or case.ratio is not None
+    step, lost = case.step_seconds, steps.growth_s if steps.jump is None else steps.jump_s
     return caused(
         case,
         "R11",
         words,
-        CERTAIN if not few and not restarted and (alike or case.ratio is not None) else LIKELY,
-        evidence=_lines_of_growth(case, found.jump),
-        figures="" if alike or case.ratio is not None else "if its steps hold the same tokens from first to last",
+        CERTAIN if certain and comparable and not few else LIKELY,
+        evidence=_lines_of_growth(case, steps.jump),
+        figures="" if comparable else "if its steps hold the same tokens from first to last",
         remedy=remedy,
-        seconds=lost if case.step_seconds else None,
-        step_after=min(case.step_seconds, found.start_s) if case.step_seconds else None,
-        gain_seconds=lost if case.step_seconds else None,
+        seconds=lost if step else None,
+        step_after=min(step, steps.start_s) if step else None,
+        gain_seconds=lost if step else None,
     )
+
+
+def _grows_by_tokens(case: RunCase, steps: StepStatistics, least: float) -> Cleared | Undecided | None:
+    """Say where steps grow with their tokens, or may; None where they do not."""
+    counted = _tokens_of_lines(case)
+    if counted and _grows_with_its_tokens(counted, least):
+        return Cleared("steps grow with the tokens that they hold")
+    if not counted and "reinforcement" in kinds_of(case.evidence):
+        return Undecided("the mean length of the answers of each step: longer ones make longer steps")
+    if not _tokens_alike(case) and _begins_too_fast(case, steps):
+        return Undecided("the tokens of each step: a run that begins with short sequences grows to its price")
+    return None
+
+
+def _words_of_growth(case: RunCase, steps: StepStatistics, growth: float) -> tuple[str, str, bool]:
+    """Return (what grows, remedy, whether it is one run that does): where the program began again a jump may be of other
+    nodes."""
+    if steps.jump is None:
+        remedy = "what each step leaves behind: lists that grow, a cache, fragmented memory, logging; bisect, or restart"
+        return f"the step grows within the run, by {growth:.0%}", remedy, True
+    restarted = steps.jump in steps.starts
+    where = "where the run was started again, at" if restarted else "at"
+    words = f"the step jumps {where} iteration {steps.jump:,}, from {_long(case, steps.start_s)}, and stays longer"
+    if restarted:
+        return words, "compare both starts: their nodes, arguments and releases", False
+    return words, "what changed at that step: a node's clock or heat, a neighbour on the network or storage; restart", True
 
 
 TOKEN_FIELDS = (

@@ -72,32 +72,38 @@ def slow_plan(case: RunCase) -> Cause | Cleared | None:
         return None
     if case.ratio > threshold("R02", "ratio"):
         return None  # no plan explains what the plan itself does not take
-    same, other = same_layout(e), case.better
-    far_other = threshold("R09", "gain" if case.above_band else "other_gain")
-    if same is not None and same.gain >= threshold("R09", "strong_gain"):
-        found, certainty = same, LIKELY
-        words = f"the plan itself is slow: {e.plan.recompute} runs again what fits in memory"
-    elif other is not None and other.gain >= far_other and (case.above_band or not e.scenario.model.is_moe):
-        found, certainty = other, CONSISTENT if case.above_band else LIKELY
-        words = "the plan itself is slow"
-    else:
-        return Cleared("no plan is much faster" if other is not None else "")
-    plan = found.report.plan
+    better, words, certainty = _faster_plan(case, e)
+    if better is None:
+        return Cleared("no plan is much faster" if case.better is not None else "")
+    plan = better.report.plan
     cure = cure_by("", case.step_seconds, (e.scenario, e.plan), (e.scenario, plan), case.budget.measured(), kept=())
     after = cure.step_after if cure else None
-    peak = found.report.peak_bytes / 2**30
-    figures = f"{plan}: {found.gain:.0%} less, peak {peak:.0f} of {found.report.limit_bytes / 2**30:.0f} GiB"
+    peak, limit = better.report.peak_bytes / 2**30, better.report.limit_bytes / 2**30
     return caused(
         case,
         "R09",
         words,
         certainty,
-        figures=figures,
+        figures=f"{plan}: {better.gain:.0%} less, peak {peak:.0f} of {limit:.0f} GiB",
         remedy=f"{plan} (autoconfig check says it in the launcher's words)",
         seconds=None if after is None else case.step_seconds - after,
         step_after=after,
         cured=(plan, e.scenario),
     )
+
+
+def _faster_plan(case: RunCase, e: Expectation) -> tuple[Better | None, str, str]:
+    """Return (the plan that is far faster, what is slow in words, certainty); None where no plan is."""
+    same, other = same_layout(e), case.better
+    if same is not None and same.gain >= threshold("R09", "strong_gain"):
+        recompute = e.plan.recompute if e.plan is not None else ""
+        return same, f"the plan itself is slow: {recompute} runs again what fits in memory", LIKELY
+    if other is None or other.gain < threshold("R09", "gain" if case.above_band else "other_gain"):
+        return None, "", ""
+    if case.above_band:
+        return other, "the plan itself is slow", CONSISTENT
+    mixture = e.scenario is not None and e.scenario.model.is_moe
+    return (None, "", "") if mixture else (other, "the plan itself is slow", LIKELY)
 
 
 def waiting(case: RunCase) -> Cause | Cleared | Undecided | None:

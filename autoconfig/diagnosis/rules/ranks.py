@@ -8,7 +8,19 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from autoconfig.diagnosis import solve, timers
-from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, Undecided, caused, threshold
+from autoconfig.diagnosis.finding import (
+    CERTAIN,
+    CONSISTENT,
+    LIKELY,
+    Cause,
+    Cleared,
+    Finding,
+    RunCase,
+    Undecided,
+    caused,
+    first_finding,
+    threshold,
+)
 from autoconfig.evidence.records import ClockSample, Origin
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import load_gpu
@@ -28,34 +40,33 @@ FORWARD_AND_BACKWARD = 3.0
 """Times of the forward pass: the backward one has twice its FLOPs."""
 
 
-def low_clock(case: RunCase) -> Cause | Cleared | Undecided | None:
+def low_clock(case: RunCase) -> Finding | None:
     """R10: NVML names a slowdown, the clock of a busy GPU is far below its highest, or its power limit is below its own."""
+    return first_finding(case, (_fault, _spread_of_clocks, _throttled_cpu, _clocks_at_work))
+
+
+def _fault(case: RunCase) -> Cause | None:
+    """A reason of NVML that is a fault, in more than a few samples."""
     samples = case.evidence.clocks
     for reason, words in FAULTS.items():
         hit = [one for one in samples if reason in one.reasons]
-        if hit and len(hit) * 20 >= len(samples):  # a single sample of many is a spike
-            lowest = min(hit, key=lambda one: one.sm_mhz or float("inf"))
-            figures = f"{reason} in {len(hit)} of {len(samples)} samples" + _clock_text(lowest)
-            return caused(
-                case,
-                "R10",
-                words,
-                CERTAIN,
-                evidence=(lowest.origin,),
-                figures=figures,
-                remedy=COOL,
-                seconds=case.gap_seconds or None,
-            )
-    spread = _spread_of_clocks(case)
-    if spread is not None:
-        return spread
-    if (throttled := _throttled_cpu(case)) is not None:
-        return throttled
+        if not hit or len(hit) * 20 < len(samples):  # a single sample of many is a spike
+            continue
+        lowest = min(hit, key=lambda one: one.sm_mhz or float("inf"))
+        figures = f"{reason} in {len(hit)} of {len(samples)} samples" + _clock_text(lowest)
+        lost, origins = case.gap_seconds or None, (lowest.origin,)
+        return caused(case, "R10", words, CERTAIN, evidence=origins, figures=figures, remedy=COOL, seconds=lost)
+    return None
+
+
+def _clocks_at_work(case: RunCase) -> Finding | None:
+    """Clocks and power of the GPUs that work."""
+    samples = case.evidence.clocks
     if not samples:
         return Cleared("clocks alike") if any(one.figure == "sm_mhz" for one in case.evidence.slowest) else None
     busy = _at_work(samples)
-    if (found := _limited(case, busy) or _low(case, busy)) is not None:
-        return found
+    if (cause := _limited(case, busy) or _low(case, busy)) is not None:
+        return cause
     if any(_capped_unseen(one) for one in busy) and _low_share(busy) < threshold("R10", "clock_share"):
         return Undecided("power.draw and power.limit beside the clocks: a power cap leaves less clock under load")
     return Cleared("clocks as they should be") if any(one.reasons or one.sm_mhz for one in samples) else None
@@ -172,25 +183,27 @@ def _low(case: RunCase, busy: list[ClockSample]) -> Cause | None:
 
 def _spread_of_clocks(case: RunCase) -> Cause | None:
     """One GPU's clock far below the others': by the run's own straggler line, or by samples of several GPUs."""
-    lost: float | None
     for line in case.evidence.slowest:
         if line.figure == "sm_mhz" and 0 < line.least < threshold("R10", "spread") * line.most:
             words = f"rank {line.least_rank} runs at {line.least:,.0f} MHz, others at up to {line.most:,.0f}"
-            lost = (1 - line.least / line.most) * case.step_seconds if case.step_seconds else None
-            return caused(case, "R10", words, CERTAIN, evidence=(line.origin,), remedy=COOL, seconds=case.gap_seconds or lost)
-    by_gpu: dict[int, list[float]] = {}
-    busy = _at_work(case.evidence.clocks)
-    for one in busy:
+            lost = case.gap_seconds or ((1 - line.least / line.most) * case.step_seconds if case.step_seconds else None)
+            return caused(case, "R10", words, CERTAIN, evidence=(line.origin,), remedy=COOL, seconds=lost)
+    return _spread_of_samples(case)
+
+
+def _spread_of_samples(case: RunCase) -> Cause | None:
+    by_gpu: dict[int, list[ClockSample]] = {}
+    for one in _at_work(case.evidence.clocks):
         if one.gpu is not None and one.sm_mhz:
-            by_gpu.setdefault(one.gpu, []).append(one.sm_mhz)
-    medians = {gpu: statistics.median(clocks) for gpu, clocks in by_gpu.items()}
+            by_gpu.setdefault(one.gpu, []).append(one)
+    medians = {gpu: statistics.median(one.sm_mhz or 0.0 for one in samples) for gpu, samples in by_gpu.items()}
     if len(medians) < 2:
         return None
     slow = min(medians, key=lambda gpu: medians[gpu])
     others = statistics.median(clock for gpu, clock in medians.items() if gpu != slow)
     if medians[slow] >= threshold("R10", "spread") * others:
         return None
-    seen = next(one for one in busy if one.gpu == slow)
+    seen = by_gpu[slow][0]
     words = f"GPU {slow} runs at {medians[slow]:,.0f} MHz, the others at {others:,.0f}"
     works = seen.utilization is not None or seen.power_watts is not None or seen.reasons
     seconds = case.gap_seconds or None
@@ -198,44 +211,59 @@ def _spread_of_clocks(case: RunCase) -> Cause | None:
 
 
 SLOWER_IS_LESS = ("tflops", "relative_performance", "individual_performance")
+FIGURES_OF_RANKS = ("step_seconds", *SLOWER_IS_LESS)
 RANKS = re.compile(r"(?:rank=|[\[{ ])(\d{1,7})(?=[,\]} )])")
 """Of a list of ranks, or of a set of StragglerId(rank=3, ...)."""
 
 
-def slow_rank(case: RunCase) -> Cause | Cleared | None:
+def slow_rank(case: RunCase) -> Finding | None:
     """R14: one rank comes last to most collectives, or its step or its compute is longer than its peers'."""
-    looked = False
+    looks = (_last_to_collectives, _slowest_of_lines, _named_by_its_detector, _by_timers)
+    if (found := first_finding(case, looks)) is not None:
+        return found
+    looked = any(one.collectives >= threshold("R14", "least_collectives") for one in case.evidence.arrivals)
+    looked = looked or any(line.figure in FIGURES_OF_RANKS for line in case.evidence.slowest)
+    return Cleared("ranks alike") if looked or _peers(case) else None
+
+
+def _last_to_collectives(case: RunCase) -> Cause | None:
+    """A rank for which the others wait, in traces of several."""
+    steps = max((trace.steps for trace in case.evidence.traces), default=1) or 1
     for one in case.evidence.arrivals:
-        if one.collectives < threshold("R14", "least_collectives"):
+        often = one.last >= threshold("R14", "last_share") * one.collectives
+        if one.collectives < threshold("R14", "least_collectives") or not often:
             continue
-        looked = True
-        if one.last >= threshold("R14", "last_share") * one.collectives:
-            steps = max((trace.steps for trace in case.evidence.traces), default=1) or 1
-            waited = one.others_waited_s / steps
-            if case.step_seconds and case.share(waited) < threshold("R14", "spread") - 1.0:
-                continue
-            text = (
-                f"rank {one.rank} last in {one.last} of {one.collectives} collectives; the others waited {waited:.3g} s a step"
-            )
-            file = case.evidence.traces[0].origin.file if case.evidence.traces else ""
-            return _slow_rank(case, one.rank, CERTAIN, Origin(file=file, text=text), text, waited)
+        waited = one.others_waited_s / steps
+        if case.step_seconds and case.share(waited) < threshold("R14", "spread") - 1.0:
+            continue
+        text = f"rank {one.rank} last in {one.last} of {one.collectives} collectives; the others waited {waited:.3g} s a step"
+        file = case.evidence.traces[0].origin.file if case.evidence.traces else ""
+        return _slow_rank(case, one.rank, CERTAIN, Origin(file=file, text=text), text, waited)
+    return None
+
+
+def _slowest_of_lines(case: RunCase) -> Cause | None:
+    """The run's own line of its slowest and fastest rank, where no clock is the cause of it."""
     for line in case.evidence.slowest:
-        if line.figure not in ("step_seconds", *SLOWER_IS_LESS):
-            continue
-        looked = True
-        if line.least <= 0 or line.most < threshold("R14", "spread") * line.least:
+        if line.figure not in FIGURES_OF_RANKS or line.least <= 0 or line.most < threshold("R14", "spread") * line.least:
             continue
         if _spread_of_clocks(case) is not None:
-            continue  # a clock is the cause of it
+            continue
         rank = line.most_rank if line.figure == "step_seconds" else line.least_rank
         text = f"{line.figure.replace('_', ' ')}: {line.least:.4g} to {line.most:.4g}"
         lost = (1 - line.least / line.most) * case.step_seconds if case.step_seconds else None
         return _slow_rank(case, rank, LIKELY, line.origin, text, lost)
-    named = next((one for one in case.evidence.warnings if one.kind == "straggler"), None)
-    if named is not None and (ranks := RANKS.findall(named.origin.text.partition("Affected ranks: ")[2])):
-        text = f"the run's own detector names {len(ranks)} ranks" if len(ranks) > 1 else "the run's own detector names it"
-        return _slow_rank(case, int(ranks[0]), LIKELY, named.origin, text, None)
-    return _by_timers(case) or (Cleared("ranks alike") if looked or _peers(case) else None)
+    return None
+
+
+def _named_by_its_detector(case: RunCase) -> Cause | None:
+    """The run's own detector of stragglers."""
+    warning = next((one for one in case.evidence.warnings if one.kind == "straggler"), None)
+    ranks = RANKS.findall(warning.origin.text.partition("Affected ranks: ")[2]) if warning is not None else []
+    if warning is None or not ranks:
+        return None
+    text = f"the run's own detector names {len(ranks)} ranks" if len(ranks) > 1 else "the run's own detector names it"
+    return _slow_rank(case, int(ranks[0]), LIKELY, warning.origin, text, None)
 
 
 def _slow_rank(case: RunCase, rank: int, certainty: str, origin: Origin, text: str, lost: float | None) -> Cause:
@@ -288,35 +316,40 @@ def _by_timers(case: RunCase) -> Cause | None:
     """The slowest rank over the median of its stage, by the timers; ranks of experts differ by their load (R08)."""
     if _expert_ranks(case) > 1:
         return None
-    worst: tuple[float, int, float] | None = None
-    for ranks in _peers(case).values():
-        if len(ranks) < 2:
-            continue
-        rank = max(ranks, key=lambda one: ranks[one])
-        others = statistics.median(seconds for one, seconds in ranks.items() if one != rank)
-        if others > 0 and (worst is None or ranks[rank] / others > worst[0]):
-            worst = (ranks[rank] / others, rank, ranks[rank] - others)
-    if worst is not None:
-        if worst[0] < threshold("R14", "spread"):
-            return None
-        timer = timers.timed(case.evidence, timers.FORWARD) or timers.timed(case.evidence, timers.FORWARD_BACKWARD)
-        assert timer is not None
-        text = f"{timer.name}: {worst[0]:.2f} times the median of its stage"
-        lost = worst[2] * (FORWARD_AND_BACKWARD if timer.name in timers.FORWARD else 1.0)
-        return _slow_rank(case, worst[1], CERTAIN, timer.origins[0], text, lost)
-    timer = timers.timed(case.evidence, timers.FORWARD)
-    if timer is None or case.expectation is None or case.expectation.plan is None or timer.by_rank:
+    apart = [_worst_of(ranks) for ranks in _peers(case).values() if len(ranks) > 1]
+    ratio, rank, lost = max(apart, key=lambda item: item[0], default=(0.0, 0, 0.0))
+    if not ratio:
+        return _by_extremes(case)
+    timer = timers.timed(case.evidence, timers.FORWARD) or timers.timed(case.evidence, timers.FORWARD_BACKWARD)
+    if ratio < threshold("R14", "spread") or timer is None:
         return None
-    if case.expectation.plan.pp > 1 or timer.least <= 0 or timer.most < threshold("R14", "spread") * timer.least:
+    text = f"{timer.name}: {ratio:.2f} times the median of its stage"
+    lost *= FORWARD_AND_BACKWARD if timer.name in timers.FORWARD else 1.0
+    return _slow_rank(case, rank, CERTAIN, timer.origins[0], text, lost)
+
+
+def _worst_of(ranks: Mapping[int, float]) -> tuple[float, int, float]:
+    """Return (times the median of the others, rank, seconds above it) of the slowest rank of a stage; 0 times where the others
+    take no time."""
+    rank = max(ranks, key=lambda one: ranks[one])
+    others = statistics.median(seconds for one, seconds in ranks.items() if one != rank)
+    return (ranks[rank] / others, rank, ranks[rank] - others) if others > 0 else (0.0, rank, 0.0)
+
+
+def _by_extremes(case: RunCase) -> Cause | None:
+    """Least and most of the forward pass, where the plan gives all ranks equal work."""
+    timer, plan = timers.timed(case.evidence, timers.FORWARD), case.expectation.plan if case.expectation else None
+    if timer is None or plan is None or timer.by_rank:
         return None
-    text = f"{timer.name}: {timer.least:.3g} to {timer.most:.3g} s across ranks of equal work"
+    if plan.pp > 1 or timer.least <= 0 or timer.most < threshold("R14", "spread") * timer.least:
+        return None
     return caused(
         case,
         "R14",
         "a rank is slower than its peers, and all wait for it",
         LIKELY,
         evidence=timer.origins,
-        figures=text,
+        figures=f"{timer.name}: {timer.least:.3g} to {timer.most:.3g} s across ranks of equal work",
         remedy="--log-straggler, or --timing-log-option all, names the rank",
         seconds=timer.most - timer.least,
     )
@@ -395,27 +428,33 @@ def unbalanced_experts(case: RunCase) -> Cause | Cleared | None:
     e = case.expectation
     if e is None or e.scenario is None or e.plan is None or not e.scenario.model.is_moe or e.plan.ep == 1:
         return None
+    solved = solve.imbalance(e.scenario, e.plan, case.step_seconds) if case.step_seconds and case.above_band else None
+    explains = f"a busiest rank of {solved.value:.2f} times its share explains the step" if solved else ""
     timer = timers.timed(case.evidence, timers.FORWARD)
-    alike = _steps_of_peers(case, timer)
-    spreads = [statistics.median(max(seconds) / min(seconds) for seconds in steps) for steps in alike]
+    steps = _steps_of_peers(case, timer)
+    spreads = [statistics.median(max(seconds) / min(seconds) for seconds in one) for one in steps]
     if not spreads and timer is not None and e.plan.pp == 1 and timer.least > 0:
         spreads = [timer.most / timer.least]
-    solved = solve.imbalance(e.scenario, e.plan, case.step_seconds) if case.step_seconds and case.above_band else None
-    said = f"; a busiest rank of {solved.value:.2f} times its share explains the step" if solved else ""
-    if spreads:
-        spread = max(spreads)
-        if spread < threshold("R08", "spread") or timer is None:
-            return Cleared("ranks of experts alike")
-        text = f"{timer.name}: the slowest rank takes {spread:.2f} times the fastest{said}"
-        busiest = max(
-            (statistics.median(max(seconds) / statistics.mean(seconds) for seconds in steps) for steps in alike), default=1.0
-        )
-        waited = case.step_seconds * (1 - 1 / busiest) if case.step_seconds else 0.0
-        certain = solved is not None or busiest >= threshold("R08", "busiest")
-        return _unbalanced(case, CERTAIN if certain else LIKELY, (timer.origins[0],), text, max(waited, case.gap_seconds))
+    if spreads and timer is not None:
+        return _unlike_ranks(case, timer, max(spreads), steps, explains)
     if solved is None or solved.value > threshold("R08", "solved") or case.evidence.traces:
         return None
-    return _unbalanced(case, CONSISTENT, (), said.removeprefix("; "), case.gap_seconds)
+    return _unbalanced(case, CONSISTENT, (), explains, case.gap_seconds)
+
+
+def _unlike_ranks(
+    case: RunCase, timer: timers.Timed, spread: float, stages: Sequence[Sequence[Sequence[float]]], explains: str
+) -> Cause | Cleared:
+    """Ranks of experts whose slowest takes `spread` times the fastest; `explains`: what the step's length alone says."""
+    if spread < threshold("R08", "spread"):
+        return Cleared("ranks of experts alike")
+    busiest = max(
+        (statistics.median(max(seconds) / statistics.mean(seconds) for seconds in steps) for steps in stages), default=1.0
+    )
+    waited = case.step_seconds * (1 - 1 / busiest) if case.step_seconds else 0.0
+    certain = bool(explains) or busiest >= threshold("R08", "busiest")
+    text = "; ".join(filter(None, (f"{timer.name}: the slowest rank takes {spread:.2f} times the fastest", explains)))
+    return _unbalanced(case, CERTAIN if certain else LIKELY, (timer.origins[0],), text, max(waited, case.gap_seconds))
 
 
 def _unbalanced(case: RunCase, certainty: str, origins: tuple[Origin, ...], text: str, lost: float) -> Cause:

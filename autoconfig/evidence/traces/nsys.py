@@ -55,41 +55,65 @@ def _read(database: sqlite3.Connection, name: str) -> tuple[Activity, int, list[
             f"{name!r} is a database without {KERNELS}: export a profile that traced CUDA (nsys profile --trace cuda,nvtx; "
             "nsys export --type sqlite)"
         )
-    found, count = Activity(unit=NANOSECOND), 0
-    words = _words(database, tables)
     process, remarks = _process(database, tables)
-    for row in _rows(
-        database, tables, KERNELS, ("start", "end", "deviceId", "correlationId", "demangledName", "shortName"), process
-    ):
-        kernel = words.get(row["demangledName"]) or words.get(row["shortName"]) or ""
-        number = found.on_device(kernel, row["start"], row["end"] - row["start"], row["deviceId"] or 0, _id(row))
-        if part_of(kernel) in COLLECTIVES:
-            found.collective(number, CollectiveKey(name=collective_of(kernel), group="", ranks=None), 0.0)
-        count += 1
+    export = _Export(database, tables, process)
+    export.kernels()
     for table in COPIES:
-        for row in _rows(database, tables, table, ("start", "end", "deviceId", "correlationId"), process):
-            found.on_device(None, row["start"], row["end"] - row["start"], row["deviceId"] or 0, _id(row))
-            count += 1
-    graphs = len(found.start)
-    for row in _rows(database, tables, GRAPHS, ("start", "end", "deviceId", "correlationId"), process):
-        found.on_device(GRAPH, row["start"], row["end"] - row["start"], row["deviceId"] or 0, _id(row))
-        count += 1
-    if len(found.start) > graphs:
+        export.on_device(table, None)
+    if export.on_device(GRAPHS, GRAPH):
         remarks.append("CUDA graphs were traced as one node: --cuda-graph-trace=node shows their kernels")
-    for row in _rows(database, tables, CALLS, ("start", "end", "correlationId", "nameId"), process):
-        call = _VERSION.sub("", words.get(row["nameId"], ""))
-        found.on_host(call, row["start"], row["end"] - row["start"], _id(row))
-        count += 1
-    for row in _rows(database, tables, RANGES, ("start", "end", "text", "textId"), process):
-        text = row["text"] or words.get(row["textId"])
-        if text and row["end"] is not None:
-            found.in_range(str(text), row["start"], row["end"] - row["start"])
-        count += 1
+    export.calls()
+    export.ranges()
     for row in _rows(database, tables, DEVICES, ("id", "name")):
-        found.devices[int(row["id"] or 0)] = str(row["name"] or "")[:80]
+        export.activity.devices[int(row["id"] or 0)] = str(row["name"] or "")[:80]
     match = _RANK.search(name.rpartition("/")[2])
-    found.rank = int(match[1]) if match else None
-    return found, count, remarks
+    export.activity.rank = int(match[1]) if match else None
+    return export.activity, export.count, remarks
+
+
+class _Export:
+    """The tables of one process, read into what GPU and host did."""
+
+    def __init__(self, database: sqlite3.Connection, tables: set[str], process: int | None) -> None:
+        self.activity = Activity(unit=NANOSECOND)
+        self.count = 0
+        """Rows that were read."""
+        self._words = _words(database, tables)
+        self._source = (database, tables, process)
+
+    def _rows(self, table: str, *columns: str) -> Iterator[dict[str, Any]]:
+        database, tables, process = self._source
+        for row in _rows(database, tables, table, ("start", "end", *columns), process):
+            self.count += 1
+            yield row
+
+    def kernels(self) -> None:
+        """Read kernels, and which of them are collectives."""
+        for row in self._rows(KERNELS, "deviceId", "correlationId", "demangledName", "shortName"):
+            kernel = self._words.get(row["demangledName"]) or self._words.get(row["shortName"]) or ""
+            number = self.activity.on_device(kernel, row["start"], row["end"] - row["start"], row["deviceId"] or 0, _id(row))
+            if part_of(kernel) in COLLECTIVES:
+                self.activity.collective(number, CollectiveKey(name=collective_of(kernel), group="", ranks=None), 0.0)
+
+    def on_device(self, table: str, name: str | None) -> bool:
+        """Read the rows of a table as what the GPU did under one name; whether there are any."""
+        before = self.count
+        for row in self._rows(table, "deviceId", "correlationId"):
+            self.activity.on_device(name, row["start"], row["end"] - row["start"], row["deviceId"] or 0, _id(row))
+        return self.count > before
+
+    def calls(self) -> None:
+        """Read the host's calls of the runtime."""
+        for row in self._rows(CALLS, "correlationId", "nameId"):
+            call = _VERSION.sub("", self._words.get(row["nameId"], ""))
+            self.activity.on_host(call, row["start"], row["end"] - row["start"], _id(row))
+
+    def ranges(self) -> None:
+        """Read the ranges of NVTX that have an end."""
+        for row in self._rows(RANGES, "text", "textId"):
+            text = row["text"] or self._words.get(row["textId"])
+            if text and row["end"] is not None:
+                self.activity.in_range(str(text), row["start"], row["end"] - row["start"])
 
 
 def _process(database: sqlite3.Connection, tables: set[str]) -> tuple[int | None, list[str]]:
@@ -139,9 +163,12 @@ def _rows(
     for values in database.execute(f"SELECT {', '.join(chosen)} FROM {table}{where}{order} LIMIT {most}"):
         spend(ROW_WORK)
         row = dict(zip(columns, values, strict=True))
-        if "start" in row:
-            if not isinstance(row["start"], int) or not (row["end"] is None or isinstance(row["end"], int)):
-                raise InputError(f"a row of {table} holds no times: this is no export of Nsight Systems that is known")
-            if row["end"] is None and table != RANGES:
-                continue
-        yield row
+        if "start" not in row or _has_times(row, table):
+            yield row
+
+
+def _has_times(row: Mapping[str, Any], table: str) -> bool:
+    """Return whether a row has the times that rows of its table have. Raises InputError for a text where a time stands."""
+    if not isinstance(row["start"], int) or not isinstance(row["end"], int | None):
+        raise InputError(f"a row of {table} holds no times: this is no export of Nsight Systems that is known")
+    return row["end"] is not None or table == RANGES
