@@ -85,6 +85,30 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
             raise InputError(f"--{named[0]} is not for --profile: export what a study found with autoconfig export PLAN")
         run_profile(ctx, given, training(given), as_json=as_json)
         return
+    answer, lines = _answered(given)
+    exported = done_first(lambda: _exported(answer, given)) if given["export"] is not None and answer.plans else None
+    if as_json:
+        from autoconfig.render.training_json import search_json
+
+        print_json(search_json(answer))
+    else:
+        from autoconfig.render.first.search import show
+
+        show(console(), answer, _same_question("explain", answer.question))
+    for line in lines:
+        click.echo(line, err=True)
+    if not answer.plans:
+        unsaid = given["format"] is not None and answer.ranking.funnel.fit > 0
+        none = "nothing fits" if answer.nothing_legal is None else "no plan is legal"
+        say_not_exported(given["export"], f"{given['format']} can say none of the plans that fit" if unsaid else none)
+        ctx.exit(EXIT_NOTHING_FITS)
+    if exported is not None:
+        _show_export(exported(), err=as_json)
+        _show_chance(answer, given, err=as_json)
+
+
+def _answered(given: dict[str, Any]) -> tuple[SearchAnswer, list[str]]:
+    """The answer, with the files of --output and --report written, and sentences to say below it."""
     output, report, export, force, _ = (given[field.name] for field in fields.OUTPUT)
     _check_files(output, report, export, force=force)
     answer, lines = _searched(given, whole=output is not None)
@@ -100,25 +124,7 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
         write_report(answer, Path(report), _same_question("search", answer.question, fields.SEARCH), progress())
         clear_progress()
         click.echo(f"report written to {report}", err=True)
-    exported = done_first(lambda: _exported(answer, given)) if export is not None and answer.plans else None
-    if as_json:
-        from autoconfig.render.training_json import search_json
-
-        print_json(search_json(answer))
-    else:
-        from autoconfig.render.first.search import show
-
-        show(console(), answer, _same_question("explain", answer.question))
-    for line in lines:
-        click.echo(line, err=True)
-    if not answer.plans:
-        unsaid = given["format"] is not None and answer.ranking.funnel.fit > 0
-        none = "nothing fits" if answer.nothing_legal is None else "no plan is legal"
-        say_not_exported(export, f"{given['format']} can say none of the plans that fit" if unsaid else none)
-        ctx.exit(EXIT_NOTHING_FITS)
-    if exported is not None:
-        _show_export(exported(), err=as_json)
-        _show_chance(answer, given, err=as_json)
+    return answer, lines
 
 
 def _exported(answer: SearchAnswer, given: Mapping[str, Any]) -> Export:

@@ -84,19 +84,27 @@ class Field:
             return (texts,) if isinstance(texts, str) else tuple(texts)
         if given is None:
             return None
-        texts = isinstance(given, (list, tuple, set)) and all(isinstance(one, str) for one in given)  # no rows of a trace
-        if texts and self.type is str and self.parse is None:
+        if self.type is str and self.parse is None and _are_texts(given):
             raise InputError(f"{option(self.name)}: give one value, not a list")
         if self.choices and isinstance(given, str):
             return given.lower() if given.lower() in self.choices else given
         try:
-            if self.type is int:
-                return whole_number(given, self.name)
-            if self.type is float and self.parse is None and isinstance(given, str):
-                return real_number(given)
-            return given if self.parse is None or given == self.default else self.parse(given)
+            return self._number(given)
         except ValueError as error:
             raise InputError(f"{option(self.name)}: {error}") from error
+
+    def _number(self, given: Any) -> Any:
+        """A number that may have a unit; as it is what is none. Raises ValueError and InputError."""
+        if self.type is int:
+            return whole_number(given, self.name)
+        if self.type is float and self.parse is None and isinstance(given, str):
+            return real_number(given)
+        return given if self.parse is None or given == self.default else self.parse(given)
+
+
+def _are_texts(value: Any) -> bool:
+    """Whether a value is a list of texts, and no rows of a trace."""
+    return isinstance(value, (list, tuple, set)) and all(isinstance(one, str) for one in value)
 
 
 def _pairs(given: Mapping[str, Any]) -> Iterable[str]:

@@ -149,18 +149,38 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
     show_money(console, first)
     if answer.other_batch is not None:
         console.print(f"[bold]Another batch[/bold] (--global-batch-size): {escape(str(answer.other_batch))}")
-    ties = answer.ties
     label = "Why the first" if answer.plans[0].rank == 1 else "The first, beside the fastest"
     console.print(f"[bold]{label}:[/bold] {escape(answer.plans[0].why)}.")
     if len(answer.plans) > 1:
         console.print(
             f"[bold]The next one[/bold] ({escape(str(answer.plans[1].report.plan))}) is {escape(answer.plans[1].why)}."
         )
+    _show_ties_and_band(console, answer)
+    if (safe := answer.safe) is not None and first.confidence.fit_probability < SAFE_FIT:
+        console.print(
+            f"[bold]Safe choice:[/bold] {escape(str(safe.plan))}, {seconds_text(safe.step_seconds)}, chance to fit "
+            f"{chance_text(safe.confidence.fit_probability)}."
+        )
+    if less := _less_memory(answer):
+        texts = (
+            f"{escape(str(r.plan))} {r.peak_bytes / GIB:.1f} GiB at {seconds_text(r.step_seconds)}{' (=)' if tied else ''}"
+            for r, tied in less
+        )
+        console.print("Less memory: " + "; ".join(texts))
+
+
+def _less_memory(answer: SearchAnswer) -> list[tuple[PlanReport, bool]]:
+    """Plans that need less memory than the first, each with whether the predictions cannot tell its step from the fastest."""
+    first, tied = answer.plans[0].report, float(answer.ranking.step_seconds[0]) * (1.0 + RESOLUTION)
+    return [(r, r.step_seconds <= tied) for r in answer.pareto if r.peak_bytes < first.peak_bytes][:LESS_SHOWN]
+
+
+def _show_ties_and_band(console: Console, answer: SearchAnswer) -> None:
+    """What the marks of the table mean, the first plan's band, and how such predictions fared."""
+    first = answer.plans[0].report
     band = first.confidence
-    less = [r for r in answer.pareto if r.peak_bytes < first.peak_bytes][:LESS_SHOWN]
-    tied = float(answer.ranking.step_seconds[0]) * (1.0 + RESOLUTION)
-    some = "less memory at a step" if any(r.step_seconds <= tied for r in less) else ""
-    alike = f"{ties} plans are" if ties > 1 else some
+    some = "less memory at a step" if any(tied for _, tied in _less_memory(answer)) else ""
+    alike = f"{answer.ties} plans are" if answer.ties > 1 else some
     closer = f"within {RESOLUTION:.0%} of the fastest, closer than the model can tell apart"
     tie = f"= marks a tie: {alike} {closer}. " if alike else ""
     edges = f"{seconds_text(band.step_seconds_p5)} to {seconds_text(band.step_seconds_p95)} ({evidence_text(band)})"
@@ -170,18 +190,6 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
     )
     if answer.plans[0].rank == 1 and (record := record_for(answer.question.scenario, first)) is not None:
         console.print(f"[dim]{escape(record_text(record, seconds_text(first.step_seconds * record.middle)))}[/dim]")
-    if (safe := answer.safe) is not None and band.fit_probability < SAFE_FIT:
-        console.print(
-            f"[bold]Safe choice:[/bold] {escape(str(safe.plan))}, {seconds_text(safe.step_seconds)}, chance to fit "
-            f"{chance_text(safe.confidence.fit_probability)}."
-        )
-    if less:
-        said = (
-            f"{escape(str(r.plan))} {r.peak_bytes / GIB:.1f} GiB at {seconds_text(r.step_seconds)}"
-            f"{' (=)' if r.step_seconds <= tied else ''}"
-            for r in less
-        )
-        console.print("Less memory: " + "; ".join(said))
 
 
 def _show_unlikely(console: Console, answer: SearchAnswer) -> None:

@@ -228,28 +228,27 @@ def _fewest_of_all(curve: _Curve, points: Sequence[ScalingPoint], request: Scali
     first; up to one node every count is. None below the least count that was asked for, where more than one was."""
     if request.days is None or request.base.tokens is None:
         return [], True
-    days, spares = request.days, request.reliability.spares or 0
-
-    def in_time(point: ScalingPoint) -> bool:
-        return point.days is not None and point.days <= days
-
-    met = min((p.num_gpus for p in points if in_time(p)), default=None)
-    most = (met or max(p.num_gpus for p in points) + 1) - spares
-    least_asked = min(request.gpu_counts) if len(request.gpu_counts) > 1 else 1
-    sizes = [*range(1, min(curve.per_node, most)), *range(curve.per_node, most, curve.per_node)]
-    open_counts = {*range(1, most + spares)} - {p.num_gpus for p in points}
-    rich = [curve.per_node * 2**k for k in range(32) if curve.per_node * 2**k < most][-2:]
-    more = [curve.point(size + spares) for size in rich if size + spares in open_counts]
+    days, spares, node = request.days, request.reliability.spares or 0, curve.per_node
+    tried = {p.num_gpus for p in points}
+    most = min((p.num_gpus for p in points if _in_time(p, days)), default=max(tried) + 1) - spares
+    rich = [node * 2**k for k in range(32) if node * 2**k < most][-2:]
+    more = [curve.point(size + spares) for size in rich if size + spares not in tried]
     rates = [_rate(p) / p.training_gpus for p in (*points, *more) if p.report is not None]
     if not rates:
         return [], True
     least = request.base.tokens / (days * SECONDS_PER_DAY * REACH * max(rates))
+    least_asked = min(request.gpu_counts) if len(request.gpu_counts) > 1 else 1
+    sizes = (*range(1, min(node, most)), *range(node, most, node))
     able = [size for size in sizes if size >= least and size + spares >= least_asked]
     more = [point for point in more if point.num_gpus >= least_asked]
     for size in able[:MAX_TRIED]:
-        if size + spares in open_counts and not curve.misses(size) and in_time(point := curve.point(size + spares)):
+        if size + spares not in tried and not curve.misses(size) and _in_time(point := curve.point(size + spares), days):
             return [*more, point], True
     return more, len(able) <= MAX_TRIED
+
+
+def _in_time(point: ScalingPoint, days: float) -> bool:
+    return point.days is not None and point.days <= days
 
 
 def _check(request: ScalingRequest) -> None:

@@ -92,6 +92,13 @@ class ServingFound:
         return body
 
 
+def _predicted_best(question: ServeQuestion, choices: DeploymentChoices) -> str:
+    """The deployment of most tokens within the limits by the forecast alone; of all where none is within them."""
+    values = choices.values(choices.forecast)
+    allowed = [row for row, one in enumerate(choices.forecast) if _within(question, one.ttft_s, one.tpot_s)]
+    return str(choices.rows[max(allowed or range(len(choices)), key=lambda row: float(values[row, 0]))].plan)
+
+
 def _within(limits: ServeQuestion, ttft_s: float | None, tpot_s: float | None) -> bool:
     return (ttft_s or 0.0) <= (limits.ttft_s or np.inf) and (tpot_s or 0.0) <= (limits.tpot_s or np.inf)
 
@@ -208,8 +215,6 @@ class ServingKind(StudyKind[ServingSettings, ServingWork]):
         done.sort(key=lambda line: (line.measured_tpot_s or 0.0, line.trial))
         front = [line for line in done if line.on_frontier]
         within = [line for line in done if _within(question, line.measured_ttft_s, line.measured_tpot_s)]
-        before = choices.values(choices.forecast)
-        allowed = [r for r, f in enumerate(choices.forecast) if _within(question, f.ttft_s, f.tpot_s)] or range(len(choices))
         now = choices.values(believed(choices, measured))
         gone = {*measured, *names.tried_in_vain(trials, choices)}
         left = [row for row, keep in enumerate(on_frontier(now)) if keep and row not in gone]
@@ -219,7 +224,7 @@ class ServingKind(StudyKind[ServingSettings, ServingWork]):
             best=max(within, key=lambda line: line.measured_tokens or 0.0, default=None),
             lines=(*done, *(line for line in lines if line.measured_tokens is None)),
             frontier=tuple(line.trial for line in front),
-            predicted_best=str(choices.rows[max(allowed, key=lambda r: float(before[r, 0]))].plan),
+            predicted_best=_predicted_best(question, choices),
             candidates=len(choices),
             correction=_correction(choices, measured, corrected),
             rank_correlation=_ranks(front),

@@ -22,7 +22,7 @@ from autoconfig.specs.scenario import Calibration, Scenario
 from autoconfig.study import trials as names
 from autoconfig.study.session import NothingFitsError, Options, Session, StudyKind
 from autoconfig.study.training.candidates import Candidates, build, candidates_of
-from autoconfig.study.training.proposal import CONFIDENCE, believe, results_of, scatter_between_jobs
+from autoconfig.study.training.proposal import CONFIDENCE, Belief, believe, results_of, scatter_between_jobs
 from autoconfig.study.training.settings import StudySettings, on_this_device
 from autoconfig.study.training.work import TrainingWork, full_job
 from autoconfig.training.nearest import nothing_legal
@@ -106,6 +106,14 @@ class TrainingFound:
         body["lines"] = [{**asdict(line), "ratio": line.ratio} for line in self.lines]
         body["unmeasured"] = [{"plan": p, "step_seconds": s, "spread": d} for p, s, d in self.unmeasured]
         return body
+
+
+def _unmeasured(candidates: Candidates, belief: Belief, gone: set[int]) -> tuple[tuple[str, float, float], ...]:
+    """(plan, believed seconds of a step, their deviation in logs) of the fastest that likely fit and were not tried."""
+    order = [int(row) for row in np.argsort(belief.step_seconds, kind="stable")]
+    left = [row for row in order if row not in gone and belief.memory.chance[row] > 0.5][:MAX_UNMEASURED]
+    deviations = belief.posterior.log_sd
+    return tuple((str(candidates.plans[row]), float(belief.step_seconds[row]), float(deviations[row])) for row in left)
 
 
 def _front(measured: Sequence[Line]) -> tuple[int, ...]:
@@ -237,8 +245,6 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
         belief = believe(candidates, results)
         best_plan = None if belief.best is None else str(candidates.plans[belief.best])
         gone = {result.row for result in results} | set(names.tried_in_vain(trials, candidates))
-        order = [int(row) for row in np.argsort(belief.step_seconds, kind="stable")]
-        left = [row for row in order if row not in gone and belief.memory.chance[row] > 0.5][:MAX_UNMEASURED]
         ratios = [line.ratio for line in measured if line.ratio is not None]
         middle = statistics.median(ratios) if ratios else None
         best = next((line for line in measured if line.plan == best_plan and (line.outcome == names.MEASURED) == full), None)
@@ -247,10 +253,7 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
             best=best,
             lines=(*measured, *(line for line in lines if line.measured_s is None)),
             prior_best=str(candidates.plans[0]),
-            unmeasured=tuple(
-                (str(candidates.plans[row]), float(belief.step_seconds[row]), float(belief.posterior.log_sd[row]))
-                for row in left
-            ),
+            unmeasured=_unmeasured(candidates, belief, gone),
             candidates=len(candidates),
             correction=middle,
             scatter=max((abs(r / middle - 1) for r in ratios), default=None) if middle else None,
