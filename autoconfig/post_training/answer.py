@@ -53,7 +53,7 @@ class RlAnswer:
     @property
     def fit_chance(self) -> float:
         """The least that was asked for."""
-        return self.question.fit_chance
+        return self.question.request.fit_chance
 
     @property
     def deadline(self) -> Deadline | None:
@@ -101,7 +101,7 @@ def _ranked(counted: RlAnswer, prices: Prices) -> RlAnswer:
     question, gpus = counted.question, counted.gpus
     likely = any(prices.likely(one) for one in prices.bounds(gpus))
     ordered = prices.ordered(gpus, prices.likely if likely else _fits)
-    shown = on_policy_first(_first_ones(ordered, question.top))
+    shown = on_policy_first(_first_ones(ordered, question.request.top))
     if deadline := question.deadline:
         shown = sorted(shown, key=lambda one: one.seconds > deadline.step_seconds)
     first = shown[0]
@@ -109,14 +109,14 @@ def _ranked(counted: RlAnswer, prices: Prices) -> RlAnswer:
     risky = _riskier(prices, gpus, first.seconds) if likely else None
     return replace(
         counted,
-        ranked=tuple(widened(one, missing) for one in shown[: question.top]),
+        ranked=tuple(widened(one, missing) for one in shown[: question.request.top]),
         unknowns=missing,
         notes=(
-            *spanning_engines(question.job, shown[: question.top]),
+            *spanning_engines(question.job, shown[: question.request.top]),
             *_off_policy(prices, gpus, first),
             *_few_sandboxes(prices, first),
         ),
-        remedy="" if likely else remedy(prices, gpus, question.fit_chance)[0],
+        remedy="" if likely else remedy(prices, gpus, question.request.fit_chance)[0],
         riskier=widened(risky, missing) if risky else None,
         one_more_node=one_more_node(prices, gpus),
     )
@@ -141,7 +141,7 @@ def _missed(question: RlQuestion, deadline: Deadline, nearest: Tried | None) -> 
     """The answer where no number of GPUs meets the deadline."""
     words = f"no number of GPUs up to {question.gpus:,} does {deadline.steps:,} steps in {deadline.hours:g} hours"
     if nearest is None:
-        words += f"; none of them fits with a chance of {question.fit_chance * 100:.6g}%"
+        words += f"; none of them fits with a chance of {question.request.fit_chance * 100:.6g}%"
         return RlAnswer(question=question, gpus=question.gpus, considered=0, remedy=words)
     words += f"; {nearest.gpus:,} take {deadline.hours_of(nearest.seconds):.3g} hours (--hours {_up(deadline, nearest):g})"
     return RlAnswer(

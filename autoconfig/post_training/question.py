@@ -85,16 +85,13 @@ class SampleRequest:
             )
         if turns > 1 and not algorithm.generates:
             raise InputError(f"{option('turns')} {turns}: {algorithm.name} generates nothing; leave it out", field="turns")
-        numbers = {"tool_seconds": self.tool_time, "tool_spread": self.tool_spread}
-        for name, value in numbers.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-                raise InputError(f"{name.replace('_', ' ')} {str(value)[:40]!r}: use a number")
+        tools = {"tool_seconds": self.tool_time, "tool_spread": self.tool_spread}
         agents = Agents(
             turns=turns,
             tool_tokens=self.tool_tokens or 0,
             sandboxes=self.sandboxes or 0,
             keeps_prefix=not self.drop_prefix,
-            **{name: float(value) for name, value in numbers.items() if value is not None},
+            **{name: _number(name, value) for name, value in tools.items() if value is not None},
         )
         at_once = turns > 1 and self.tool_time is None
         return agents, [note("tools that answer at once (--tool-time is not said)", Effect.TIME)] if at_once else []
@@ -133,6 +130,13 @@ class RlRequest(SampleRequest):
     """Whether the model may be a file of this machine."""
 
 
+def _number(name: str, value: object) -> float:
+    """The number. Raises InputError for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{name.replace('_', ' ')} {str(value)[:40]!r}: use a number")
+    return float(value)
+
+
 def request_of(given: Mapping[str, Any]) -> RlRequest:
     """An RlRequest from what any edge was given, by the names of the fields; what is no field of it is not read. Raises
     InputError."""
@@ -164,16 +168,12 @@ class Deadline:
 class RlQuestion:
     """A request understood."""
 
+    request: RlRequest
     job: PostTrainingJob
     gpus: int
     """With a deadline, at most."""
     tokens: int
     """Of a packed micro-batch on one GPU; 0: samples are padded."""
-    staleness: int
-    """Most steps by which generation may be ahead."""
-    fit_chance: float
-    top: int
-    """Placements to show."""
     deadline: Deadline | None
     """That the fewest GPUs are asked for."""
     price: float | None
@@ -181,8 +181,14 @@ class RlQuestion:
     constants: Constants | None
     """None: those that ship."""
     assumed: tuple[Remark, ...]
-    unsaid: tuple[str, ...]
-    """Fields that were not said and move a step of generation."""
+
+    @property
+    def unsaid(self) -> tuple[str, ...]:
+        """Fields that were not said and move a step of generation."""
+        if not self.job.algorithm.generates:
+            return ()
+        names = ("response_length", "max_response_length", *(("tool_time",) if self.job.agents.turns > 1 else ()))
+        return tuple(name for name in names if getattr(self.request, name) is None)
 
 
 def understand(request: RlRequest) -> RlQuestion:
@@ -229,15 +235,12 @@ def understand(request: RlRequest) -> RlQuestion:
     )
     tokens = _packed(request, job, assumed)
     return RlQuestion(
+        request=request,
         job=job,
         gpus=gpus,
         tokens=tokens,
-        staleness=request.staleness,
-        fit_chance=request.fit_chance,
-        top=request.top,
         deadline=deadline,
         assumed=(*assumed, *_too_long(job)),
-        unsaid=_unsaid(request, job),
         constants=read_calibration(request.calibration).applied() if request.calibration else None,
         price=None if request.price is None else price_for(request.price, gpu.id),
     )
@@ -340,7 +343,7 @@ def _responses(request: RlRequest, algorithm: Algorithm, assumed: list[Remark]) 
     mean = _or_usual(mean, "response_length", likely, assumed)
     if mean > cap:
         raise InputError(f"{option('response_length')} {mean:,} is above the cap of {cap:,} ({option('max_response_length')})")
-    return ResponseLengths(mean=float(mean), cap=min(cap, MAX_TOKENS), sigma=1.0 if cap >= 16_384 else 0.6)
+    return ResponseLengths.around(mean, min(cap, MAX_TOKENS))
 
 
 def _packed(request: RlRequest, job: PostTrainingJob, assumed: list[Remark]) -> int:
@@ -366,14 +369,6 @@ def _too_long(job: PostTrainingJob) -> list[Remark]:
     most = job.policy.max_position_embeddings
     why = f"{job.longest:,} tokens in a sample, beyond the {most:,} positions of {job.policy.name}"
     return [note(why, Effect.NOTHING)] if job.longest > most else []
-
-
-def _unsaid(request: RlRequest, job: PostTrainingJob) -> tuple[str, ...]:
-    """Fields that were not said and move a step of generation."""
-    if not job.algorithm.generates:
-        return ()
-    names = ("response_length", "max_response_length", *(("tool_time",) if job.agents.turns > 1 else ()))
-    return tuple(name for name in names if getattr(request, name) is None)
 
 
 def _checkpoint(request: RlRequest) -> str:

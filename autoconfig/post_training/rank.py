@@ -39,7 +39,8 @@ class Prices:
     @classmethod
     def of(cls, question: RlQuestion) -> Prices:
         """Those that a question asks for."""
-        return cls(question.job, question.tokens, question.staleness, question.constants, question.fit_chance)
+        request = question.request
+        return cls(question.job, question.tokens, request.staleness, question.constants, request.fit_chance)
 
     def changed(
         self,

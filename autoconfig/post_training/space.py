@@ -134,17 +134,22 @@ def _sharded(job: PostTrainingJob, gpus: int) -> list[TrainPlan]:
 
 def _megatron(job: PostTrainingJob, gpus: int) -> list[TrainPlan]:
     """Tensor parallelism within a node, pipelines, experts over the data-parallel ranks."""
-    model, node, found = job.policy, min(job.gpus_per_node or job.gpu.gpus_per_node, gpus), []
+    model, node, plans = job.policy, min(job.gpus_per_node or job.gpu.gpus_per_node, gpus), []
     for tp in [t for t in divisors(node) if model.num_attention_heads % t == 0]:
         for pp in [p for p in _depths(model.num_layers) if gpus % (tp * p) == 0]:
             dp, (first, last) = gpus // (tp * pp), stage_ends(model, pp)
-            experts = model.num_moe_experts or 1
-            sizes = [e for e in divisors(dp) if experts % e == 0][-3:] if model.is_moe else [1]
-            if model.is_moe:  # at most, over the ranks of tensor parallelism too
-                sizes.append(max(e for e in divisors(tp * dp) if experts % e == 0))
             plan = TrainPlan(tp=tp, pp=pp, dp=dp, mbs=1, sp=tp > 1, first=first, last=last, dist_opt=True)
-            found += [replace(plan, ep=ep) for ep in dict.fromkeys(sizes)]
-    return found
+            plans += [replace(plan, ep=ep) for ep in _expert_degrees(model, tp, dp)]
+    return plans
+
+
+def _expert_degrees(model: ModelSpec, tp: int, dp: int) -> list[int]:
+    """The three largest degrees over the data-parallel ranks, and the largest over those of tensor parallelism too."""
+    if not model.is_moe:
+        return [1]
+    experts = model.num_moe_experts or 1
+    sizes = [ep for ep in divisors(dp) if experts % ep == 0][-3:]
+    return list(dict.fromkeys([*sizes, max(ep for ep in divisors(tp * dp) if experts % ep == 0)]))
 
 
 def _depths(layers: int) -> list[int]:

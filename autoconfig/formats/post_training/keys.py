@@ -87,20 +87,28 @@ def unknown_keys(framework: str, back_end: str, version: str, given: Iterable[st
     for key in given:
         spend(5)
         digits = table.get(key, "")
-        free = FREE.search(key) and (framework != "verl" or not key.startswith("data.") or f"+{key}" in text)
-        if not (digits[at : at + 1] == "1" or key in prefixes or free):
-            taken = [other for other, releases in table.items() if releases[at] == "1"] if not digits else []
-            why = _other_release(framework, digits, at) or _meant(key, taken, search=len(wrong) < HINTS)
-            wrong.append(Remark(key, None, why if digits else f"{framework} {version} has no such key{why}"))
+        if digits[at : at + 1] == "1" or key in prefixes or _is_free(framework, key, text):
+            continue
+        if digits:
+            why = _other_release(framework, digits, at)
+        else:
+            taken = [other for other, releases in table.items() if releases[at] == "1"]
+            why = f"{framework} {version} has no such key{_meant(key, taken, search=len(wrong) < HINTS)}"
+        wrong.append(Remark(key, None, why))
     return wrong
 
 
+def _is_free(framework: str, key: str, text: str) -> bool:
+    """Whether the key stands where users may put keys of their own; in verl's section of data those that the file adds."""
+    return bool(FREE.search(key)) and (framework != "verl" or not key.startswith("data.") or f"+{key}" in text)
+
+
 def _other_release(framework: str, digits: str, at: int) -> str:
-    """Which release has a key that the one at this place has not; empty where none has."""
+    """Which release has a key that the one at this place has not."""
     releases = versions(framework)
     if "1" in digits[:at]:
         return f"gone from {framework} {releases[at]}; {releases[digits[:at].rindex('1')]} had it"
-    return f"not yet in {framework} {releases[at]}; {releases[digits.index('1')]} has it" if digits else ""
+    return f"not yet in {framework} {releases[at]}; {releases[digits.index('1')]} has it"
 
 
 def _meant(key: str, taken: list[str], *, search: bool) -> str:

@@ -9,7 +9,7 @@ from autoconfig.formats.post_training.run import (
     ASKED,
     PLACEHOLDER,
     RlRun,
-    fraction_on_cpu,
+    fields_of_run,
     in_bf16,
     node_split,
     run_of_fields,
@@ -22,7 +22,6 @@ from autoconfig.maps.write import written, yaml_text
 from autoconfig.planning.export_files import MARK, remark
 from autoconfig.post_training.job import PassBatch
 from autoconfig.specs.errors import InputError, UnsupportedError
-from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.specs.remarks import Effect, note
 
 VERSION = "0.7.0"
@@ -76,10 +75,10 @@ def _run(plan: dict[str, Any]) -> RlRun:
     adapters = plan.get("peft_rank", 0) or plan.get("lora_dim", 0)
     return run_of_fields(
         plan,
-        framework="nemo-rl",
+        "nemo-rl",
+        "policy.model_name",
         version=VERSION,
         back_end="megatron" if plan["megatron"] else "fsdp",
-        model=plan.get("model") or "",
         algorithm="grpo" if plan.get("kl") is None or plan["kl"] > 0 else "dapo",
         algorithm_word="grpo",
         nodes=nodes,
@@ -87,8 +86,7 @@ def _run(plan: dict[str, Any]) -> RlRun:
         rollout_gpus=rollout,
         prompt_cap=prompt,
         response_cap=max(1, longest - prompt),
-        recompute=Recompute.parse("full") if plan["checkpointing"] else NONE,
-        cpu_optimizer=fraction_on_cpu(plan, 0.0),
+        etp=plan.get("etp", 1),
         tokens_per_gpu=_tokens(plan, plan["mbs"] * longest, "train"),
         staleness=plan["age"] if plan["asynchronous"] else 0,
         compares=True,
@@ -167,33 +165,29 @@ def write(run: RlRun) -> dict[str, str]:
 
 
 def _fields(run: RlRun) -> dict[str, Any]:
-    """The fields of the map that a run says."""
-    megatron, ahead = run.back_end == "megatron", run.staleness > 0
+    """The words of the map that a run says."""
+    megatron, shared = run.back_end == "megatron", fields_of_run(run)
     nodes, each = node_split(run.train_gpus + run.rollout_gpus, run.gpus_per_node)
     engine_nodes, engine_node_gpus = node_split(run.rollout_gpus, each)
     return {
-        **vars(run),
-        "written": True,
+        **shared,
         "model": run.checkpoint or PLACEHOLDER,
         "megatron": megatron,
         "dtensor": not megatron,
-        **dict.fromkeys(("asynchronous", "importance", "async_engine"), ahead),
+        **dict.fromkeys(("importance", "async_engine"), run.staleness > 0),
         "age": max(run.staleness, 1),
         "kl": 0.01 if run.algorithm == "grpo" else 0.0,
-        "longest": run.prompt_cap + run.response_cap,
         "packs": run.tokens_per_gpu > 0,
         **dict.fromkeys(("packed_train_tokens", "packed_logprob_tokens"), run.tokens_per_gpu or None),
-        **dict.fromkeys(("sp", "dtensor_sp"), run.tp > 1),
-        **dict.fromkeys(("checkpointing", "dtensor_checkpointing"), run.recompute != NONE),
+        "dtensor_sp": shared["sp"],
+        "dtensor_checkpointing": shared["checkpointing"],
         "written_tp": run.tp,
         "dtensor_cp": run.cp,
         "first": run.first or None,
         "last": run.last or None,
-        "optimizer_on_cpu": run.cpu_optimizer > 0,
         "optimizer_fraction": _plain(run.cpu_optimizer),
         "new_tokens": run.response_cap,
         "memory_share": _plain(run.memory_share),
-        "eager": not run.graphs,
         "colocated": not run.rollout_gpus,
         "engine_nodes": engine_nodes if nodes > 1 else None,
         "engine_node_gpus": engine_node_gpus,

@@ -10,8 +10,8 @@ from autoconfig.formats.post_training.keys import likeliest_version
 from autoconfig.formats.post_training.run import (
     RlRun,
     algorithm_of,
+    fields_of_run,
     model_line,
-    model_of,
     node_split,
     run_of_fields,
     sample_dynamically,
@@ -24,7 +24,7 @@ from autoconfig.maps.write import written_paths
 from autoconfig.planning.export_files import MARK, quoted, remark
 from autoconfig.post_training.job import PassBatch
 from autoconfig.specs.errors import UnsupportedError
-from autoconfig.specs.plan import NONE, Recompute
+from autoconfig.specs.plan import NONE
 from autoconfig.specs.remarks import note
 
 VERSION = "0.11.2"
@@ -112,33 +112,35 @@ def _run(plan: Mapping[str, Any], version: str) -> RlRun:
     colocated = (together and not asynchronous) or engines == 0
     apart = algorithm == "ppo" and not together
     response = min(plan["response_cap"], plan["longest"])
-    usual, tokens = MICRO if version == VERSION else CLASSIC_MICRO, plan["token_cap"] if plan["dynamic"] else 0
-    padded = PassBatch(mbs=plan.get("forward_samples") or usual[1])
     return run_of_fields(
         plan,
-        framework="openrlhf",
+        "openrlhf",
+        "--actor.model_name_or_path",
         version=version,
         back_end="fsdp",
-        model=model_of(plan, "--actor.model_name_or_path"),
         algorithm=algorithm,
         algorithm_word=plan["estimator"] if algorithm == "dapo" else "",
         rollout_gpus=0 if colocated else engines * tp,
         critic_gpus=plan["critic_nodes"] * plan["critic_node_gpus"] if apart else 0,
         prompt_cap=max(1, plan["longest"] - response),
         response_cap=response,
-        recompute=Recompute.parse("full") if plan["checkpointing"] else NONE,
-        cpu_optimizer=1.0 if plan["optimizer_on_cpu"] else 0.0,
         engine="vllm" if engines else "hf",
         memory_share=_share(plan, version),
-        graphs=not plan["eager"],
-        tokens_per_gpu=tokens,
-        mbs=plan.get("mbs") or usual[0],
-        forward=PassBatch(tokens_per_gpu=plan.get("forward_tokens") or tokens) if tokens else padded,
+        **_micro_batches(plan, version),
         staleness=max(plan["queue"] or 1, 1) if asynchronous else 0,
         compares=plan["estimator"] in COMPARING,
-        lora_rank=max(plan["lora_rank"], 0),
         sharding=3 if plan.get("stage") == 3 else 2,
     )
+
+
+def _micro_batches(plan: Mapping[str, Any], version: str) -> dict[str, Any]:
+    """Micro-batches of training, and of the passes over what was generated (openrlhf/trainer/ppo_utils)."""
+    training, forward = MICRO if version == VERSION else CLASSIC_MICRO
+    batch = {"mbs": plan.get("mbs") or training}
+    if not plan["dynamic"]:
+        return {**batch, "forward": PassBatch(mbs=plan.get("forward_samples") or forward)}
+    tokens = plan["token_cap"]
+    return {**batch, "tokens_per_gpu": tokens, "forward": PassBatch(tokens_per_gpu=plan.get("forward_tokens") or tokens)}
 
 
 def _share(plan: Mapping[str, Any], version: str) -> float:
@@ -190,30 +192,22 @@ def write(run: RlRun) -> dict[str, str]:
 
 
 def _fields(run: RlRun) -> dict[str, Any]:
-    """The fields of the map that a run says."""
+    """The words of the map that a run says."""
     critic_nodes, critic_node_gpus = node_split(run.critic_gpus, run.gpus_per_node) if run.critic_gpus else (None, None)
     apart, tokens = bool(run.rollout_gpus or run.critic_gpus), run.tokens_per_gpu or None
     return {
-        **vars(run),
+        **fields_of_run(run),
         "kl": 0.0 if run.algorithm == "dapo" else 0.01,
         "reference_nodes": run.nodes,
         "reference_node_gpus": run.gpus_per_node,
-        "longest": run.prompt_cap + run.response_cap,
         "forward_samples": run.mbs,
         "stage": 3,
-        "memory_share": f"{run.memory_share:g}",
         "critic_nodes": critic_nodes,
         "critic_node_gpus": critic_node_gpus,
         "token_cap": tokens,
         "forward_tokens": tokens,
         "queue": run.staleness or None,
         "removes_padding": bool(tokens) or run.cp > 1,
-        "dynamic": bool(tokens),
-        "checkpointing": run.recompute != NONE,
-        "optimizer_on_cpu": run.cpu_optimizer > 0,
         "together": not apart,
         "with_reference": apart,
-        "engine_sleeps": not run.rollout_gpus,
-        "eager": not run.graphs,
-        "asynchronous": run.staleness > 0,
     }

@@ -10,7 +10,7 @@ from typing import Any
 from autoconfig.maps.table import Map, load_map
 from autoconfig.maps.tree import NotKnown
 from autoconfig.planning.resolve import read_model
-from autoconfig.post_training.frameworks import load_algorithm, load_framework, section
+from autoconfig.post_training.frameworks import Algorithm, load_algorithm, load_framework, section
 from autoconfig.post_training.job import (
     AS_TRAINING,
     RECURRENT,
@@ -152,19 +152,26 @@ def map_of_framework(framework: str) -> Map:
     return load_map(f"rl_{framework.replace('-', '_')}")
 
 
+OF_PLAN = ("tp", "pp", "vpp", "cp", "ep", "first", "last", "recompute")
+"""Fields of a run that are those of its plan of training."""
 RUN_FIELDS = {one.name for one in fields(RlRun)}
 
 
-def run_of_fields(plan: Mapping[str, Any], **own: Any) -> RlRun:
-    """The run of what a file says by its map, and of `own` fields in their place."""
-    return RlRun(**{**{name: value for name, value in plan.items() if name in RUN_FIELDS}, **own})
-
-
-def model_of(plan: Mapping[str, Any], key: str) -> str:
-    """The model that a file names. Raises InputError with the key where it names none."""
+def run_of_fields(plan: Mapping[str, Any], framework: str, model: str, **own: Any) -> RlRun:
+    """The run of what a file says by its map, and of `own` fields in their place; `model`: the key that names the model. Raises
+    InputError where none is named."""
     if plan.get("model") is None:
-        raise InputError(f"{key} is not in the file: say --model NAME")
-    return str(plan["model"])
+        raise InputError(f"{model} is not in the file: say --model NAME")
+    fields_of_map = {name: value for name, value in plan.items() if name in RUN_FIELDS}
+    usual: dict[str, Any] = {
+        "graphs": not plan.get("eager", False),
+        "recompute": recompute_of(plan),
+        "cpu_optimizer": fraction_on_cpu(plan),
+        "lora_rank": max(plan.get("lora_rank", 0), 0),
+    }
+    if "ep" in plan:
+        usual["etp"] = plan.get("etp") or (plan["tp"] if plan["ep"] > 1 else 0)
+    return RlRun(**{**fields_of_map, **usual, "framework": framework, **own})
 
 
 def algorithm_of(plan: Mapping[str, Any], kl: object) -> str:
@@ -173,7 +180,9 @@ def algorithm_of(plan: Mapping[str, Any], kl: object) -> str:
 
 
 def recompute_of(plan: Mapping[str, Any]) -> Recompute:
-    """What Megatron-LM's four words of recomputation say."""
+    """What Megatron-LM's four words of recomputation say, or a switch of it."""
+    if plan.get("checkpointing"):
+        return Recompute.parse("full")
     if plan.get("granularity") == "full":
         return Recompute.parse(f"full:{plan.get('recompute_method') or 'uniform'}:{plan.get('recompute_layers') or 1}")
     if plan.get("granularity") == "selective":
@@ -181,20 +190,35 @@ def recompute_of(plan: Mapping[str, Any]) -> Recompute:
     return NONE
 
 
-def recompute_fields(recompute: Recompute) -> dict[str, Any]:
-    """The four words of a recomputation; None where one is not written."""
+def fraction_on_cpu(plan: Mapping[str, Any]) -> float:
+    """Share of the optimizer on the host; all of it where it is there and its share is not given."""
+    return min(max(plan.get("optimizer_fraction", 1.0), 0.0), 1.0) if plan.get("optimizer_on_cpu") else 0.0
+
+
+def fields_of_run(run: RlRun) -> dict[str, Any]:
+    """The words of the maps that a run says; None where one is not written."""
+    recompute, alone = run.recompute, run.rollout_gpus > 0
+    engine_nodes, engine_node_gpus = node_split(run.rollout_gpus, run.gpus_per_node) if alone else (None, None)
     return {
+        **vars(run),
+        "written": True,
+        "checkpointing": recompute != NONE,
         "granularity": None if recompute == NONE else recompute.granularity,
         "recompute_method": recompute.method,
         "recompute_layers": recompute.num_layers,
         "recompute_modules": f"[{','.join(recompute.modules)}]",
+        "optimizer_on_cpu": run.cpu_optimizer > 0,
+        "optimizer_fraction": f"{run.cpu_optimizer:g}",
+        "memory_share": f"{run.memory_share:g}",
+        "eager": not run.graphs,
+        "engine_sleeps": not alone,
+        "engine_nodes": engine_nodes,
+        "engine_node_gpus": engine_node_gpus,
+        "asynchronous": run.staleness > 0,
+        "sp": run.tp > 1,
+        "longest": run.prompt_cap + run.response_cap,
+        "dynamic": run.tokens_per_gpu > 0,
     }
-
-
-def fraction_on_cpu(plan: Mapping[str, Any], usual: float) -> float:
-    """Share of the optimizer on the host; `usual`: where it is there and its share is not given."""
-    fraction = plan.get("optimizer_fraction")
-    return min(max(usual if fraction is None else fraction, 0.0), 1.0) if plan.get("optimizer_on_cpu") else 0.0
 
 
 def job_of(
@@ -207,31 +231,17 @@ def job_of(
     download: bool = False,
 ) -> PostTrainingJob:
     """The job; mean lengths that are not given are assumed and noted. Raises InputError for unknown names and odd lengths."""
-    policy, notes = _policy(run.model, like, download)
-    run.notes += notes
+    policy, remarks = _policy(run.model, like, download)
+    run.notes += remarks
     require_decoder(policy)
     if not run.etp:
         run.etp = run.tp if policy.is_moe else 1
         if run.etp > 1:
             run.notes.append(split_experts(run.tp))
     run.notes += [note(RECURRENT)] if policy.is_hybrid else []
-    algorithm, usual = load_algorithm(run.algorithm), section("lengths")
-    algorithm = replace(algorithm, reference_passes=0) if run.no_reference else algorithm
-    algorithm = replace(algorithm, policy_passes=0) if run.no_policy_pass else algorithm
-    rounds = load_algorithm("dapo").rounds_spread if run.dynamic_sampling else 0.0
-    algorithm = replace(algorithm, rounds_spread=rounds)
-    said = run.prompt_mean, run.response_mean
-    if 0 < said[0] <= run.prompt_cap and 0 < said[1] <= run.response_cap and prompt is None and response is None:
-        prompt, response = (round(length) for length in said)
-        run.notes.append(note(f"prompts of {prompt:,} and responses of {response:,} tokens on average, as the file says"))
-    if prompt is None:
-        prompt = min(usual["prompt_tokens"], run.prompt_cap)
-        run.notes.append(Remark("prompt_length", prompt, ""))
-    if response is None:
-        response = max(1, min(round(usual["response_share_of_cap"] * run.response_cap), usual["response_tokens_at_most"]))
-        run.notes.append(Remark("response_length", response, ""))
+    algorithm = _passes_of(run)
+    prompt, response = _mean_lengths(run, prompt, response)
     cap = max(run.response_cap - run.agents.added_tokens, response)  # what tools add is part of a file's response
-    sigma = 1.0 if cap >= 16_384 else 0.6
     framework = load_framework(run.framework)
     framework = replace(framework, pads_to=run.pads_to or framework.padded_to(run.version, run.back_end))
     return PostTrainingJob(
@@ -243,7 +253,7 @@ def job_of(
         group=run.group,
         prompt_tokens=float(prompt),
         longest_prompt=run.prompt_cap,
-        responses=ResponseLengths(mean=float(response), cap=cap, sigma=sigma),
+        responses=ResponseLengths.around(response, cap),
         agents=run.agents,
         minibatch=run.minibatch,
         critic=policy if algorithm.critic else None,
@@ -253,30 +263,55 @@ def job_of(
     )
 
 
+def _passes_of(run: RlRun) -> Algorithm:
+    """The run's algorithm with the passes and the rounds of sampling that it has."""
+    algorithm, dapo = load_algorithm(run.algorithm), load_algorithm("dapo")
+    return replace(
+        algorithm,
+        reference_passes=0 if run.no_reference else algorithm.reference_passes,
+        policy_passes=0 if run.no_policy_pass else algorithm.policy_passes,
+        rounds_spread=dapo.rounds_spread if run.dynamic_sampling else 0.0,
+    )
+
+
+def _mean_lengths(run: RlRun, prompt: int | None, response: int | None) -> tuple[int, int]:
+    """Mean tokens of (a prompt, a response): as they are given, as the file says, else assumed and noted."""
+    usual, own = section("lengths"), (run.prompt_mean, run.response_mean)
+    if 0 < own[0] <= run.prompt_cap and 0 < own[1] <= run.response_cap and prompt is None and response is None:
+        prompt, response = (round(length) for length in own)
+        run.notes.append(note(f"prompts of {prompt:,} and responses of {response:,} tokens on average, as the file says"))
+    if prompt is None:
+        prompt = min(usual["prompt_tokens"], run.prompt_cap)
+        run.notes.append(Remark("prompt_length", prompt, ""))
+    if response is None:
+        response = max(1, min(round(usual["response_share_of_cap"] * run.response_cap), usual["response_tokens_at_most"]))
+        run.notes.append(Remark("response_length", response, ""))
+    return prompt, response
+
+
 def _policy(name: str, like: str | None, download: bool) -> tuple[ModelSpec, list[Remark]]:
     """The model, and what of it was assumed: of a folder that is on another machine, the catalogue's whose name it has."""
     try:
         return read_model(name, local_files=True, like=like, download=download)
     except FileError:
-        found = named_by(name)
-        if found is None or like is not None:
+        alike = named_by(name)
+        if alike is None or like is not None:
             raise
-        return load_model(found), [
-            Remark("model", found, f"as {name[:80]}, which is not on this machine, ends", Effect.EVERYTHING)
-        ]
+        why = f"as {name[:80]}, which is not on this machine, ends"
+        return load_model(alike), [Remark("model", alike, why, Effect.EVERYTHING)]
 
 
 def _scorer(name: str, policy: ModelSpec) -> ModelSpec:
     """The reward model of this name; the policy where the catalogue does not know it."""
-    found = named_by(name)
-    return load_model(found) if found else policy
+    scorer = named_by(name)
+    return load_model(scorer) if scorer else policy
 
 
 def named_by(folder: str) -> str | None:
     """The catalogue's model whose name ends the path."""
-    known, parts = model_aliases(), re.sub(r"[\s_-]+", "-", folder.strip().lower()).strip("/").split("/")
-    ends = {alias.rpartition("/")[2]: name for alias, name in known.items()}
-    return known.get("/".join(parts[-2:])) or known.get(parts[-1]) or ends.get(parts[-1])
+    names, parts = model_aliases(), re.sub(r"[\s_-]+", "-", folder.strip().lower()).strip("/").split("/")
+    ends = {alias.rpartition("/")[2]: name for alias, name in names.items()}
+    return names.get("/".join(parts[-2:])) or names.get(parts[-1]) or ends.get(parts[-1])
 
 
 def sample_dynamically(run: RlRun, times: float | None) -> None:
@@ -315,24 +350,16 @@ def score_by(run: RlRun, name: object, gpus: int = 0, *, beside: bool = False) -
 
 def placement_of(run: RlRun, tokens: float) -> Placement:
     """The placement of a run that `broken` lets through; `tokens` of a usual sample, which a micro-batch must hold."""
-    dp = run.train_gpus // (run.tp * run.pp * run.cp)
     fsdp = run.back_end == "fsdp" and run.train_gpus > 1
     packed = run.tokens_per_gpu or (round(run.mbs * tokens / PACKED) if run.removes_padding else 0)
     reference = run.reference_forward
     return Placement(
         train=TrainPlan(
-            tp=run.tp,
-            pp=run.pp,
-            vpp=run.vpp,
-            cp=run.cp,
-            ep=run.ep,
+            **{name: getattr(run, name) for name in OF_PLAN},
             etp=run.etp or 1,
-            dp=dp,
+            dp=run.train_gpus // (run.tp * run.pp * run.cp),
             mbs=1 if packed else run.mbs,
             sp=run.tp > 1,
-            first=run.first,
-            last=run.last,
-            recompute=run.recompute,
             dist_opt=run.back_end != "fsdp",
             fsdp=run.sharding if fsdp else 0,
             offload=run.cpu_optimizer,
@@ -390,15 +417,7 @@ def run_of(job: PostTrainingJob, placement: Placement, version: str) -> RlRun:
         response_cap=job.responses.cap,
         rollout_gpus=0 if placement.colocated else engine.gpus,
         critic_gpus=placement.critic_gpus,
-        tp=plan.tp,
-        pp=plan.pp,
-        vpp=plan.vpp,
-        cp=plan.cp,
-        ep=plan.ep,
-        etp=plan.etp,
-        first=plan.first,
-        last=plan.last,
-        recompute=plan.recompute,
+        **{name: getattr(plan, name) for name in (*OF_PLAN, "etp", "mbs")},
         cpu_optimizer=plan.offload,
         offload=placement.offload,
         engine_tp=engine.tp,
@@ -407,7 +426,6 @@ def run_of(job: PostTrainingJob, placement: Placement, version: str) -> RlRun:
         memory_share=placement.memory_share,
         graphs=placement.cuda_graphs,
         tokens_per_gpu=placement.tokens_per_gpu,
-        mbs=plan.mbs,
         staleness=placement.staleness,
         lora_rank=job.lora_rank,
         agents=job.agents,
@@ -451,11 +469,6 @@ def said_lengths(text: str) -> tuple[float, float]:
 def model_line(run: RlRun) -> str:
     """Of a script: MODEL, which the caller may set."""
     return f'MODEL="${{MODEL:-{run.checkpoint}}}"' if run.checkpoint else f'MODEL="${{MODEL:?give {ASKED}}}"'
-
-
-def model_value(run: RlRun) -> str:
-    """Of a YAML file: the checkpoint, or that it is to be given."""
-    return run.checkpoint or f"{PLACEHOLDER}  # give {ASKED}"
 
 
 def node_split(gpus: int, per_node: int) -> tuple[int, int]:

@@ -9,9 +9,6 @@ from typing import Any
 from autoconfig.formats.post_training.run import (
     RlRun,
     algorithm_of,
-    fraction_on_cpu,
-    model_of,
-    recompute_of,
     run_of_fields,
     sample_dynamically,
 )
@@ -59,26 +56,26 @@ def read(section: Section, *, ahead: bool) -> RlRun:
 
 def _run(plan: Mapping[str, Any], *, ahead: bool) -> RlRun:
     """What the arguments of placement say. Raises InputError for those that slime requires."""
-    kl, together, context = plan["kl_loss"] or bool(plan["kl_coef"]), plan["together"], plan["context"]
-    algorithm, model = algorithm_of(plan, kl), model_of(plan, "--hf-checkpoint")
+    kl, together = plan["kl_loss"] or bool(plan["kl_coef"]), plan["together"]
+    algorithm = algorithm_of(plan, kl)
     if not together and plan["engine_gpus"] < 1:
         raise InputError("--rollout-num-gpus is not given, nor --colocate: slime has no GPU that generates; give one of them")
     if "prompts" not in plan:
         raise InputError("--rollout-batch-size is not given, which slime requires: the prompts of a step")
     samples = plan["prompts"] * plan["group"]
-    cap = plan.get("response_cap") or (max(1, context - LEAST_PROMPT) if context else RESPONSE)
+    prompt_cap, response_cap = _caps(plan)
     waits = plan.get("offload_train", together) and not plan["no_offload_train"]
     return run_of_fields(
         plan,
-        framework="slime",
+        "slime",
+        "--hf-checkpoint",
         version=VERSION,
         back_end="megatron",
-        model=model,
         algorithm=algorithm,
         algorithm_word=plan["estimator"] if plan["estimator"] != algorithm else "",
         minibatch=max(1, samples // plan["updates"]) if "updates" in plan else plan.get("batch", samples),
-        prompt_cap=plan.get("prompt_cap") or (context - cap if context > cap else LEAST_PROMPT),
-        response_cap=cap,
+        prompt_cap=prompt_cap,
+        response_cap=response_cap,
         rollout_gpus=0 if together else plan["engine_gpus"],
         critic_gpus=plan["nodes"] * plan["gpus_per_node"] if algorithm == "ppo" and not together else 0,
         removes_padding=True,
@@ -90,11 +87,14 @@ def _run(plan: Mapping[str, Any], *, ahead: bool) -> RlRun:
         engine="sglang",
         engine_tp=max(1, plan["gpus_of_an_engine"] // plan["engine_pp"]),
         engine_sleeps=plan["offload_rollout"] and not plan["no_offload_rollout"],
-        graphs=not plan["eager"],
-        etp=plan.get("etp") or (plan["tp"] if plan["ep"] > 1 else 0),
-        recompute=recompute_of(plan),
-        cpu_optimizer=fraction_on_cpu(plan, 1.0),
     )
+
+
+def _caps(plan: Mapping[str, Any]) -> tuple[int, int]:
+    """Most tokens of (a prompt, a response); what is not given is what the context leaves."""
+    context = plan["context"]
+    response = plan.get("response_cap") or (max(1, context - LEAST_PROMPT) if context else RESPONSE)
+    return plan.get("prompt_cap") or (context - response if context > response else LEAST_PROMPT), response
 
 
 def _samples(run: RlRun, plan: Mapping[str, Any]) -> None:

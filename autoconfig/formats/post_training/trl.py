@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autoconfig.formats.post_training.keys import likeliest_version, versions
-from autoconfig.formats.post_training.run import ASKED, PLACEHOLDER, RlRun, model_of, run_of_fields
+from autoconfig.formats.post_training.run import ASKED, PLACEHOLDER, RlRun, fields_of_run, run_of_fields
 from autoconfig.maps.read import read_fields
 from autoconfig.maps.table import load_map
 from autoconfig.maps.tree import Section
@@ -14,7 +14,6 @@ from autoconfig.maps.write import written, yaml_text
 from autoconfig.planning.export_files import MARK, remark
 from autoconfig.post_training.job import LEAST_PROMPT
 from autoconfig.specs.errors import InputError, UnsupportedError
-from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.specs.remarks import Effect, Remark, note
 
 VERSION = "1.16.0"
@@ -42,15 +41,14 @@ def _run(section: Section, gpus: int | None, version: str) -> RlRun:
     if gpus is None:
         raise InputError("a TRL configuration does not say its GPUs: say --gpus N")
     plan = read_fields(table, section).fields
-    model, batch = model_of(plan, "model_name_or_path"), _generation_batch(plan, gpus)
-    whole, response = plan["longest"], plan["response_cap"]
+    batch, whole, response = _generation_batch(plan, gpus), plan["longest"], plan["response_cap"]
     node = 8 if gpus % 8 == 0 else gpus
     return run_of_fields(
         plan,
-        framework="trl",
+        "trl",
+        "model_name_or_path",
         version=version,
         back_end="fsdp",
-        model=model,
         algorithm="grpo" if plan["beta"] else "dapo",
         algorithm_word="grpo",
         nodes=gpus // node,
@@ -59,7 +57,6 @@ def _run(section: Section, gpus: int | None, version: str) -> RlRun:
         prompts=max(1, batch // plan["group"]),
         minibatch=min(plan["mbs"] * gpus * plan["accumulation"], batch),
         prompt_cap=plan.get("prompt_cap") or (whole - response if whole > response else LEAST_PROMPT),
-        recompute=Recompute.parse("full") if plan["checkpointing"] else NONE,
         offload=False,
         engine="vllm" if plan["vllm"] else "hf",
         engine_tp=plan["engine_tp"] if plan["vllm"] else 1,
@@ -105,17 +102,15 @@ def _yaml(run: RlRun) -> str:
     """The settings, with a remark behind the model that is asked for and behind the numbers of weights."""
     dtype = "bfloat16" if run.lora_rank else "float32"
     fields = {
-        **vars(run),
-        "written": True,
+        **fields_of_run(run),
+        "memory_share": run.memory_share,
         "model": run.checkpoint or PLACEHOLDER,
         "dtype": dtype,
         "accumulation": run.minibatch // (run.train_gpus * run.mbs),
         "batch": run.prompts * run.group,
         "beta": 0.04 if run.algorithm == "grpo" else 0.0,
-        "checkpointing": run.recompute != NONE,
         "vllm": True,
         "mode": "colocate",
-        "longest": run.prompt_cap + run.response_cap,
         "engine_sleeps": True,
         "peft": run.lora_rank > 0,
     }

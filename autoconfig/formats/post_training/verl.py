@@ -8,12 +8,8 @@ from typing import Any
 from autoconfig.formats.post_training.run import (
     RlRun,
     algorithm_of,
-    fraction_on_cpu,
+    fields_of_run,
     model_line,
-    model_of,
-    node_split,
-    recompute_fields,
-    recompute_of,
     run_of_fields,
     sample_dynamically,
     score_by,
@@ -27,7 +23,6 @@ from autoconfig.planning.export_files import MARK, quoted, remark
 from autoconfig.post_training.frameworks import load_algorithm, load_framework, release_numbers
 from autoconfig.post_training.job import PassBatch
 from autoconfig.specs.errors import InputError, UnsupportedError
-from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.specs.remarks import Effect, note
 
 VERSION = "0.9.1"
@@ -74,31 +69,37 @@ def _run(section: Section, plan: dict[str, Any], release: str | None) -> RlRun:
     algorithm = algorithm_of(plan, kl)
     alone = not plan["hybrid"] or plan["mode"] == "separate_async"
     other = tuple(key for key in section.flat if alone and key.startswith(OWN_ROLLOUT))
-    each = plan.get("engine_node_gpus") or plan["gpus_per_node"]
     plan["alone"] = alone
-    eager = plan.get("eager")
-    graphs = load_framework("verl").graphs(f"verl {version}", plan["engine_name"]) if eager is None else not eager
-    asynchronous = "async" in plan["mode"]
     return run_of_fields(
         plan,
-        framework="verl",
+        "verl",
+        "actor_rollout_ref.model.path",
         version=version,
-        model=model_of(plan, "actor_rollout_ref.model.path"),
         algorithm=algorithm,
         algorithm_word=plan["estimator"] if algorithm == "dapo" else "",
-        rollout_gpus=(plan.get("engine_nodes") or 0) * each if alone else 0,
+        rollout_gpus=_engine_gpus(plan) if alone else 0,
         prompts=_prompts(section, plan),
         minibatch=plan["minibatch_prompts"] * plan["group"],
-        engine={"vllm_omni": "vllm"}.get(plan["engine_name"], plan["engine_name"]),
-        engine_mode_said=bool(release) or plan["engine_name"] != "vllm" or eager is not None,
-        graphs=graphs,
+        **_engine(plan, release),
         reference_waits=plan.get("reference_waits") or plan.get("fsdp_reference_waits") or False,
         removes_padding=_removes_padding(plan, version),
-        staleness=max(plan.get("ahead") or 1, 1) if asynchronous else int(bool(other)),
-        lora_rank=max(plan["lora_rank"], 0),
+        staleness=max(plan.get("ahead") or 1, 1) if "async" in plan["mode"] else int(bool(other)),
         no_reference=not kl and algorithm in ("ppo", "rloo"),
         other_keys=other,
     )
+
+
+def _engine_gpus(plan: Mapping[str, Any]) -> int:
+    """GPUs of engines that have their own; 0 where their nodes are not given."""
+    return int((plan.get("engine_nodes") or 0) * (plan.get("engine_node_gpus") or plan["gpus_per_node"]))
+
+
+def _engine(plan: Mapping[str, Any], release: str | None) -> dict[str, Any]:
+    """The engine, whether it runs CUDA graphs, and whether that is certain."""
+    eager, name = plan.get("eager"), plan["engine_name"]
+    graphs = load_framework("verl").graphs(f"verl {release or VERSION}", name) if eager is None else not eager
+    certain = bool(release) or name != "vllm" or eager is not None
+    return {"engine": {"vllm_omni": "vllm"}.get(name, name), "graphs": graphs, "engine_mode_said": certain}
 
 
 def _prompts(section: Section, plan: Mapping[str, Any]) -> int:
@@ -132,14 +133,11 @@ def _pad_as_any(run: RlRun) -> None:
 def _back_end(run: RlRun, plan: Mapping[str, Any]) -> None:
     """Degrees, recomputation and what waits on the host."""
     if run.back_end == "megatron":
-        run.etp = plan.get("etp") or (run.tp if run.ep > 1 else 0)
         if run.etp > 1 and not plan.get("etp"):
             run.notes.append(split_experts(run.tp))
-        run.recompute, run.cpu_optimizer = recompute_of(plan), fraction_on_cpu(plan, 1.0)
         run.offload = plan["parameters_wait"] and plan["optimizer_waits"]
         return
     run.cp = plan["ulysses"]
-    run.recompute = Recompute.parse("full") if plan["checkpointing"] else NONE
     run.offload = plan["fsdp_parameters_wait"] and plan["fsdp_optimizer_waits"]
     if (size := plan["fsdp_size"] or -1) not in (-1, run.train_gpus):
         why = f"{ACTOR}.fsdp_config.fsdp_size {size} is priced as sharding over all {run.train_gpus} GPUs"
@@ -257,38 +255,25 @@ def _words(run: RlRun) -> Iterator[tuple[str, Any]]:
 
 
 def _fields(run: RlRun) -> dict[str, Any]:
-    """The fields of the map that a run says."""
-    fsdp, packed, alone = run.back_end == "fsdp", run.tokens_per_gpu > 0, run.rollout_gpus > 0
-    samples = None if packed else run.mbs
-    engine_nodes, engine_node_gpus = node_split(run.rollout_gpus, run.gpus_per_node) if alone else (None, None)
+    """The words of the map that a run says."""
+    alone, samples = run.rollout_gpus > 0, None if run.tokens_per_gpu else run.mbs
     waits = ("parameters_wait", "optimizer_waits", "fsdp_parameters_wait", "fsdp_optimizer_waits", "fsdp_reference_waits")
     return {
-        **vars(run),
-        "written": True,
-        **recompute_fields(run.recompute),
+        **fields_of_run(run),
         **dict.fromkeys((*waits, "reference_waits"), run.offload),
         **dict.fromkeys(("samples", "forward_samples", "reference_samples", "critic_samples"), samples),
-        **dict.fromkeys(("dynamic", "critic_dynamic"), packed),
         **dict.fromkeys(("ulysses", "reference_ulysses"), run.cp),
+        "critic_dynamic": run.tokens_per_gpu > 0,
         "algorithm": "grpo" if run.algorithm == "dapo" else run.algorithm,
         "kl": run.algorithm != "dapo",
         "response_cap": run.response_cap + run.agents.added_tokens,
         "minibatch_prompts": max(1, run.minibatch // run.group),
         "engine_name": run.engine,
-        "memory_share": f"{run.memory_share:g}",
-        "eager": not run.graphs,
-        "engine_sleeps": not alone,
         "many_turns": run.agents.turns > 1,
         "turns": run.agents.turns,
         "mode": "sync" if not run.staleness else "separate_async" if alone else "colocate_async",
         "ahead": run.staleness or None,
         "hybrid": not alone,
-        "engine_nodes": engine_nodes,
-        "engine_node_gpus": engine_node_gpus,
-        "sp": run.tp > 1,
         "etp": run.etp if run.experts else None,
-        "checkpointing": run.recompute != NONE,
-        "unpadded": fsdp or None,
-        "optimizer_on_cpu": run.cpu_optimizer > 0,
-        "optimizer_fraction": f"{run.cpu_optimizer:g}",
+        "unpadded": True if run.back_end == "fsdp" else None,
     }

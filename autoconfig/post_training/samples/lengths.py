@@ -14,6 +14,8 @@ from autoconfig.specs.errors import InputError
 
 Vector = npt.NDArray[np.float64]
 MAX_TOKENS = 2**24
+LONG = 16_384
+"""Tokens of a cap from which on lengths scatter as those of reasoning models do."""
 RESPONSES = 7
 """Seed of their order."""
 
@@ -32,6 +34,11 @@ class ResponseLengths:
     cap: int
     sigma: float = 0.6
     observed: tuple[float, ...] = ()
+
+    @classmethod
+    def around(cls, mean: float, cap: int) -> ResponseLengths:
+        """Those of a run of which nothing but mean and cap is known."""
+        return cls(mean=float(mean), cap=cap, sigma=1.0 if cap >= LONG else 0.6)
 
     def __post_init__(self) -> None:
         if not 1 <= self.cap <= MAX_TOKENS:
