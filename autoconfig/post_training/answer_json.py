@@ -162,32 +162,32 @@ class RlJson(AssumedJson):
     """What was not said and widens the band, the one whose answer narrows it most first."""
 
 
-def answer_json(found: RlAnswer) -> RlJson:
+def answer_json(answer: RlAnswer) -> RlJson:
     """The whole answer."""
     return RlJson(
-        model=found.job.policy.name,
-        algorithm=found.job.algorithm.name,
-        framework=found.job.framework.name,
-        gpu=found.job.gpu.id,
-        gpus=found.gpus,
-        samples=found.job.samples,
-        **assumed_json((*found.notes, *found.assumed)),
-        considered=found.considered,
-        placements=tuple(placement_json(one, found.cost_of(one)) for one in found.ranked),
-        nearest=placement_json(found.nearest, found.cost_of(found.nearest)) if found.nearest else None,
-        remedy=found.remedy or None,
-        fit_chance=found.fit_chance,
-        fit_chance_met=found.fit_chance_met,
-        riskier=placement_json(found.riskier, found.cost_of(found.riskier)) if found.riskier else None,
-        ties=found.ties,
-        one_more_node_step_seconds=found.one_more_node,
-        deadline=_deadline_json(found),
-        unknowns=_unknowns_json(found),
+        model=answer.job.policy.name,
+        algorithm=answer.job.algorithm.name,
+        framework=answer.job.framework.name,
+        gpu=answer.job.gpu.id,
+        gpus=answer.gpus,
+        samples=answer.job.samples,
+        **assumed_json((*answer.notes, *answer.assumed)),
+        considered=answer.considered,
+        placements=tuple(placement_json(one, answer.cost_of(one)) for one in answer.ranked),
+        nearest=placement_json(answer.nearest, answer.cost_of(answer.nearest)) if answer.nearest else None,
+        remedy=answer.remedy or None,
+        fit_chance=answer.fit_chance,
+        fit_chance_met=answer.fit_chance_met,
+        riskier=placement_json(answer.riskier, answer.cost_of(answer.riskier)) if answer.riskier else None,
+        ties=answer.ties,
+        one_more_node_step_seconds=answer.one_more_node,
+        deadline=_deadline_json(answer),
+        unknowns=_unknowns_json(answer),
     )
 
 
-def _deadline_json(found: RlAnswer) -> DeadlineJson | None:
-    deadline, fewer = found.deadline, found.fewer
+def _deadline_json(answer: RlAnswer) -> DeadlineJson | None:
+    deadline, fewer = answer.deadline, answer.fewer
     if deadline is None:
         return None
     return DeadlineJson(
@@ -196,13 +196,13 @@ def _deadline_json(found: RlAnswer) -> DeadlineJson | None:
         step_seconds=deadline.step_seconds,
         fewer_gpus=fewer.gpus if fewer else None,
         fewer_hours=deadline.hours_of(fewer.seconds) if fewer else None,
-        chance=found.ranked[0].chance_within(deadline.step_seconds) if found.ranked else None,
-        cost=deadline.steps * cost if found.ranked and (cost := found.cost_of(found.ranked[0])) else None,
+        chance=answer.ranked[0].chance_within(deadline.step_seconds) if answer.ranked else None,
+        cost=deadline.steps * cost if answer.ranked and (cost := answer.cost_of(answer.ranked[0])) else None,
     )
 
 
-def _unknowns_json(found: RlAnswer) -> tuple[UnknownJson, ...]:
-    bands = [(one.field, band_where_said(found.ranked[0], one)) for one in found.unknowns]
+def _unknowns_json(answer: RlAnswer) -> tuple[UnknownJson, ...]:
+    bands = [(one.field, band_where_said(answer.ranked[0], one)) for one in answer.unknowns]
     return tuple(UnknownJson(field=name, step_seconds_p5=low, step_seconds_p95=high) for name, (low, high) in bands)
 
 

@@ -52,8 +52,8 @@ class StepCalibration:
     @property
     def lengths(self) -> dict[str, int]:
         """Mean lengths of the measured steps by the option that says them."""
-        known = {"prompt_length": self.prompt_tokens, "response_length": self.response_tokens}
-        return {name: tokens for name, tokens in known.items() if tokens}
+        tokens_by_option = {"prompt_length": self.prompt_tokens, "response_length": self.response_tokens}
+        return {name: tokens for name, tokens in tokens_by_option.items() if tokens}
 
     @property
     def doubts(self) -> list[str]:
@@ -65,22 +65,22 @@ class StepCalibration:
             if not 1.0 / DOUBTFUL <= factor <= DOUBTFUL
         ]
 
-    def applied(self, known: Constants | None = None) -> Constants:
+    def applied(self, constants: Constants | None = None) -> Constants:
         """Constants whose phases of this framework are scaled."""
-        found = {name: dict(numbers) for name, numbers in (known or shipped_constants()).items()}
-        numbers = found.setdefault(self.framework, dict(found.get("all", {})))
+        scaled = {name: dict(numbers) for name, numbers in (constants or shipped_constants()).items()}
+        numbers = scaled.setdefault(self.framework, dict(scaled.get("all", {})))
         for phase in FACTORS:
             numbers[phase] = numbers.get(phase, 0.0) + log(getattr(self, phase))
         numbers["rounds"] = 0.0
         for name in OF_A_STEP:
             if name in numbers:
                 numbers[name] = SCATTER if name.startswith("scatter") else numbers[name] * self.other
-        return found
+        return scaled
 
 
-def write_calibration(path: Path, found: StepCalibration) -> None:
+def write_calibration(path: Path, calibration: StepCalibration) -> None:
     """Write the file. Raises FileError."""
-    write_text(path, json.dumps({"kind": KIND, **asdict(found)}, indent=1) + "\n")
+    write_text(path, json.dumps({"kind": KIND, **asdict(calibration)}, indent=1) + "\n")
 
 
 def read_calibration(path: Path | str) -> StepCalibration:

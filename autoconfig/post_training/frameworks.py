@@ -109,9 +109,9 @@ class Framework:
         words = [self.pads_to, *(words.get(back_end, self.pads_to) for words in self.pads.values())]
         return max(words, key=PADS.index)
 
-    def graphs(self, said: str, engine: str) -> bool:
+    def graphs(self, name: str, engine: str) -> bool:
         """Whether engines run CUDA graphs where a run does not say; `said`: the framework as it is named, `verl 0.4.0`."""
-        version = re.search(r"[@\s]v?(\d+(?:\.\d+)+)", said)
+        version = re.search(r"[@\s]v?(\d+(?:\.\d+)+)", name)
         if not version or not self.eager_to or engine not in ("", "vllm"):
             return self.cuda_graphs
         return release_numbers(version[1]) > release_numbers(self.eager_to)
@@ -172,10 +172,10 @@ def load_framework(name: str) -> Framework:
 
 def asked_version(name: str, framework: Framework) -> str:
     """The release behind the name (`verl@0.5.0`); empty where none is asked for. Raises InputError for others."""
-    found = re.search(r"@\s*v?(.*)$|\sv?(\d.*)$", name.strip().lower())
-    if found is None or not framework.versions:
+    match = re.search(r"@\s*v?(.*)$|\sv?(\d.*)$", name.strip().lower())
+    if match is None or not framework.versions:
         return ""
-    wanted = (found[1] or found[2] or "").strip()
+    wanted = (match[1] or match[2] or "").strip()
     if wanted not in framework.versions:
         raise InputError(
             f"{framework.name} {wanted[:40] or '(no version behind the @)'} is not known: use {framework.name}@"
@@ -225,10 +225,10 @@ def shipped_constants() -> Constants:
     return json.loads(text)["frameworks"]
 
 
-def constants_of(known: Constants, framework: str, marks: Collection[str]) -> PhaseConstants:
+def constants_of(measured: Constants, framework: str, marks: Collection[str]) -> PhaseConstants:
     """Of a class of runs; marks: those of experts, blackwell and fsdp that hold. How training is sharded says nothing of
     engines."""
-    numbers = known.get(framework) or known.get("all") or {}
+    numbers = measured.get(framework) or measured.get("all") or {}
     factors = {}
     for phase in FACTORS:
         own = [mark for mark in marks if (phase, mark) != ("generation", "fsdp")]

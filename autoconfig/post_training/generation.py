@@ -100,8 +100,8 @@ def _room(job: PostTrainingJob, placement: Placement) -> tuple[ServingMemory, fl
 def _memory(model: ModelSpec, gpu: GpuSpec, plan: EnginePlan, graphs: bool, share: float, tokens: float) -> ServingMemory:
     """Of one engine, however many there are."""
     engine, served, _ = _engine(model, gpu, plan, graphs)
-    asked = ServedPlan(model=model, plan=plan, formats=served.formats, gpu=gpu, engine=engine, kv_memory_ratio=share)
-    return asked.memory(length=tokens, batch=256)
+    start = ServedPlan(model=model, plan=plan, formats=served.formats, gpu=gpu, engine=engine, kv_memory_ratio=share)
+    return start.memory(length=tokens, batch=256)
 
 
 LARGER_SHARES = (0.7, 0.8, 0.9)
@@ -138,7 +138,7 @@ def generate(job: PostTrainingJob, placement: Placement, factor: float = 1.0, *,
     batch = max(1, min(engine.max_batch_size, int(slots)))
     holds = slots >= 1.0 and kv_tokens >= job.longest
     limits = SchedulerLimits(batch=batch, tokens=engine.max_num_tokens, kv_tokens=max(kv_tokens, float(job.longest)))
-    asked = EngineShare(job.responses, job.samples, job.group, job.prompt_tokens, count)
+    load = EngineShare(job.responses, job.samples, job.group, job.prompt_tokens, count)
     boxes = job.agents.sandboxes / ranks
     tail, residence = 0.0, 0.0
     if job.agents.turns > 1:
@@ -148,13 +148,13 @@ def generate(job: PostTrainingJob, placement: Placement, factor: float = 1.0, *,
     if job.agents.turns == 1 and not (placement.continuous and job.framework.continuous):
         seconds = _static(job, table, ceil(job.samples / (plan.replicas * plan.adp)), batch)
     elif placement.staleness > 0 or not holds:  # where it cannot run, sequences one after the other take long to simulate
-        steady = _steady(table, asked, job.agents, limits, (1.0 + placement.staleness) * count, boxes)
+        steady = _steady(table, load, job.agents, limits, (1.0 + placement.staleness) * count, boxes)
         seconds = count / steady.samples_per_s
         residence = steady.at_once / steady.samples_per_s if placement.staleness else 0.0
     elif bound:
-        seconds = _least(table, asked, job.agents, limits, boxes)
+        seconds = _least(table, load, job.agents, limits, boxes)
     elif job.agents.turns > 1:
-        seconds = _agents(table, asked, job.agents, _that_bind(asked, limits, job.agents), boxes).seconds
+        seconds = _agents(table, load, job.agents, _that_bind(load, limits, job.agents), boxes).seconds
     else:
         seconds, tail = _drained(job, table, count, limits)
     used = min(slots, engine.max_batch_size)
@@ -173,21 +173,21 @@ BOUND = 0.85
 
 
 @lru_cache(maxsize=1024)
-def _least(table: IterationTable, asked: EngineShare, agents: Agents, limits: SchedulerLimits, sandboxes: float) -> float:
+def _least(table: IterationTable, load: EngineShare, agents: Agents, limits: SchedulerLimits, sandboxes: float) -> float:
     """A bound from below of one engine's samples drained.
 
     Iterations are at least the tokens of the longest sample, those of all over the slots, and over the cache that each holds
     from its begin to its end; their seconds are near linear in the sequences that run, so that those of the mean batch stand
     for all. Calls take their seconds beside: of a sample one after the other, of all from the pool of sandboxes.
     """
-    requests = _requests(asked)
+    requests = _requests(load)
     tokens, longest = float(requests.osl.sum()), float(requests.osl.max())
     held = requests.isl + requests.cached + requests.osl + agents.added_tokens
     iterations = max(longest, tokens / limits.batch, float((held * requests.osl).sum()) / limits.kv_tokens)
-    context = asked.prompt_tokens + float((requests.osl**2).sum()) / (2.0 * tokens)
+    context = load.prompt_tokens + float((requests.osl**2).sum()) / (2.0 * tokens)
     delay = agents.calls * agents.tool_seconds
-    calls = asked.number * delay / sandboxes if sandboxes and delay else 0.0
-    alone = longest * table.seconds(1.0, asked.prompt_tokens + longest / 2.0, 0.0, 0.0, 1.0)
+    calls = load.number * delay / sandboxes if sandboxes and delay else 0.0
+    alone = longest * table.seconds(1.0, load.prompt_tokens + longest / 2.0, 0.0, 0.0, 1.0)
     return max(BOUND * iterations * table.seconds(tokens / iterations, context, 0.0, 0.0, 1.0), calls, delay, BOUND * alone)
 
 
@@ -207,7 +207,7 @@ LEAST_SLOTS = 16
 
 @lru_cache(maxsize=1024)
 def _agents(
-    table: IterationTable, asked: EngineShare, agents: Agents, limits: SchedulerLimits, sandboxes: float
+    table: IterationTable, load: EngineShare, agents: Agents, limits: SchedulerLimits, sandboxes: float
 ) -> AgentRollout:
     """One engine's samples over all of their turns, the last one drained.
 
@@ -215,25 +215,25 @@ def _agents(
     Where engines run few of many samples at once, those beyond the simulated ones follow at a full engine's rate.
     """
     most = max(LEAST_COHORTS, TURNS_SIMULATED // agents.simulated_turns)
-    weight = min(max(asked.number / most, 1.0), max(min(limits.batch, asked.number) / LEAST_SLOTS, 1.0))
-    cohorts = min(ceil(asked.number / weight - 1e-9), most)
-    weight = min(weight, asked.number / cohorts)
+    weight = min(max(load.number / most, 1.0), max(min(limits.batch, load.number) / LEAST_SLOTS, 1.0))
+    cohorts = min(ceil(load.number / weight - 1e-9), most)
+    weight = min(weight, load.number / cohorts)
     half = 0.5 * (1.0 - 1.0 / weight)  # room of which a whole cohort leaves as much unused as a sample would
     of_cohorts = replace(
         limits,
         batch=max(1, int(limits.batch / weight + half)),
         tokens=max(1, round(limits.tokens / weight)),
-        kv_tokens=limits.kv_tokens / weight + half * (asked.prompt_tokens + asked.responses.mean + agents.added_tokens),
+        kv_tokens=limits.kv_tokens / weight + half * (load.prompt_tokens + load.responses.mean + agents.added_tokens),
     )
-    requests = _requests(asked._replace(number=cohorts))
+    requests = _requests(load._replace(number=cohorts))
     if weight > 1.0:
-        requests = _of_cohorts(requests, float(_requests(asked).osl.sum()) * cohorts / asked.number)
-    found = simulate_agents(agents, table.of_cohorts(weight), requests, of_cohorts, sandboxes / weight)
-    rest = asked.number - cohorts * weight
+        requests = _of_cohorts(requests, float(_requests(load).osl.sum()) * cohorts / load.number)
+    rollout = simulate_agents(agents, table.of_cohorts(weight), requests, of_cohorts, sandboxes / weight)
+    rest = load.number - cohorts * weight
     if rest < 1.0:
-        return found
-    full = _steady(table, asked, agents, limits, float("inf"), sandboxes)
-    return replace(found, seconds=found.seconds + rest / full.samples_per_s)
+        return rollout
+    full = _steady(table, load, agents, limits, float("inf"), sandboxes)
+    return replace(rollout, seconds=rollout.seconds + rest / full.samples_per_s)
 
 
 def _of_cohorts(requests: Requests, tokens: float) -> Requests:
@@ -247,9 +247,9 @@ def _of_cohorts(requests: Requests, tokens: float) -> Requests:
 def _drained(job: PostTrainingJob, table: IterationTable, count: int, limits: SchedulerLimits) -> tuple[float, float]:
     """(seconds until the last response of the unluckiest engine, of these with less than half of its sequences running)."""
     shown = min(count, MOST_SIMULATED)
-    asked = EngineShare(job.responses, job.samples, job.group, job.prompt_tokens, shown)
-    lengths = _requests(asked).osl
-    duration, tail = _stream(table, asked, _that_bind(asked, limits))
+    load = EngineShare(job.responses, job.samples, job.group, job.prompt_tokens, shown)
+    lengths = _requests(load).osl
+    duration, tail = _stream(table, load, _that_bind(load, limits))
     repeats = (count - shown) * float(lengths.mean()) / max(float(lengths.sum()), 1.0) * (duration - tail)
     return duration + repeats, tail
 
@@ -266,45 +266,45 @@ class EngineShare(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _requests(asked: EngineShare) -> Requests:
+def _requests(load: EngineShare) -> Requests:
     """All at once; of a group's prompts the first is prefilled, of the others the last block."""
-    lengths = asked.responses.sample(asked.number)
-    lengths[asked.number // 2] = max(asked.responses.longest(asked.samples), lengths[asked.number // 2])
-    first = np.arange(asked.number) % asked.group == 0
-    prompts = np.where(first, asked.prompt_tokens, min(16.0, asked.prompt_tokens))
+    lengths = load.responses.sample(load.number)
+    lengths[load.number // 2] = max(load.responses.longest(load.samples), lengths[load.number // 2])
+    first = np.arange(load.number) % load.group == 0
+    prompts = np.where(first, load.prompt_tokens, min(16.0, load.prompt_tokens))
     return Requests(
-        arrival_s=np.zeros(asked.number),
+        arrival_s=np.zeros(load.number),
         isl=np.maximum(prompts, 1.0),
         osl=lengths,
-        cached=np.maximum(asked.prompt_tokens - prompts, 0.0),
+        cached=np.maximum(load.prompt_tokens - prompts, 0.0),
     )
 
 
-def _that_bind(asked: EngineShare, limits: SchedulerLimits, agents: Agents = ONE_TURN) -> SchedulerLimits:
+def _that_bind(load: EngineShare, limits: SchedulerLimits, agents: Agents = ONE_TURN) -> SchedulerLimits:
     """The limits, no larger than where all requests run at once: engines that differ in what they never use are alike."""
-    requests = _requests(asked)
-    added = asked.number * (agents.added_tokens + agents.turns - 1)
+    requests = _requests(load)
+    added = load.number * (agents.added_tokens + agents.turns - 1)
     most = float(np.sum(requests.isl + requests.osl + requests.cached) + added) * ROUNDING
-    return replace(limits, batch=min(limits.batch, asked.number), kv_tokens=min(limits.kv_tokens, most))
+    return replace(limits, batch=min(limits.batch, load.number), kv_tokens=min(limits.kv_tokens, most))
 
 
 @lru_cache(maxsize=256)
-def _stream(table: IterationTable, asked: EngineShare, limits: SchedulerLimits) -> tuple[float, float]:
+def _stream(table: IterationTable, load: EngineShare, limits: SchedulerLimits) -> tuple[float, float]:
     """(seconds until the last response, of these with less than half of the sequences running)."""
-    found = simulate(table, _requests(asked), limits)
-    order = np.sort(found.e2e_s[np.isfinite(found.e2e_s)])
-    return found.duration_s, found.duration_s - float(order[-max(1, limits.batch // 2)])
+    simulated = simulate(table, _requests(load), limits)
+    order = np.sort(simulated.e2e_s[np.isfinite(simulated.e2e_s)])
+    return simulated.duration_s, simulated.duration_s - float(order[-max(1, limits.batch // 2)])
 
 
 def _steady(
-    table: IterationTable, asked: EngineShare, agents: Agents, limits: SchedulerLimits, ahead: float, sandboxes: float
+    table: IterationTable, load: EngineShare, agents: Agents, limits: SchedulerLimits, ahead: float, sandboxes: float
 ) -> SteadyEngine:
     """A full engine: of b sequences that generate b / r responses end in an iteration and as many begin, with their prefills.
     Of caches that wait for tools those that do not fit beside the running ones are prefilled anew."""
-    response, prompt = asked.responses.mean, asked.prompt_tokens
+    response, prompt = load.responses.mean, load.prompt_tokens
     context = prompt + (response + agents.added_tokens) / 2.0
     tokens = prompt + response + agents.added_tokens
-    first = (1.0 + (asked.group - 1) * BLOCK / max(prompt, BLOCK)) / asked.group
+    first = (1.0 + (load.group - 1) * BLOCK / max(prompt, BLOCK)) / load.group
     later = mean_context(agents, prompt, response)
     own = agents.tool_tokens + BLOCK if agents.keeps_prefix else later
     attended = max((prompt + agents.calls * later) / agents.turns, 1.0)

@@ -211,8 +211,8 @@ def training_bytes(job: PostTrainingJob, placement: Placement, trained: Training
 
 def _beside_training(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
     """Of a sleeping engine that shares the GPUs, and of reference, reward model and critic what is not offloaded."""
-    kept = placement.memory_share * float(job.gpu.memory_bytes) if placement.engine_awake else ASLEEP_BYTES
-    sleeping = kept if job.algorithm.generates and placement.colocated else 0.0
+    awake = placement.memory_share * float(job.gpu.memory_bytes) if placement.engine_awake else ASLEEP_BYTES
+    sleeping = awake if job.algorithm.generates and placement.colocated else 0.0
     reference = 0.0 if placement.reference_waits else _reference_bytes(job, placement)
     others = _reward_bytes(job, placement) + _critic_bytes(job, placement, trained)
     stays = 0.0 if placement.offload else reference + others

@@ -48,9 +48,9 @@ class SampleLengths:
 def _draws(lengths: SampleLengths, count: int, size: int) -> Vector:
     """[2, count, size]: prompts and responses."""
     both = lengths.prompts.sample(count * size, PROMPTS), lengths.responses.sample(count * size)
-    found = np.stack(both).reshape(2, count, size)
-    found.setflags(write=False)
-    return found
+    draws = np.stack(both).reshape(2, count, size)
+    draws.setflags(write=False)
+    return draws
 
 
 def first_beyond(tokens: Vector, limit: float) -> int | None:

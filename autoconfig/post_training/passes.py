@@ -147,8 +147,8 @@ def training_seconds(job: PostTrainingJob, placement: Placement, model: ModelSpe
     cut = microbatches(job, placement.train, job.trained / job.updates, placement.tokens_per_gpu)
     plan = priced(cut, placement.train)
     scenario = scenario_of(job, plan, model or job.policy, cut)
-    found = estimate_step_time(scenario, scenario.layouts([plan]), [plan.recompute])
-    return float(found.step_seconds[0, 0]) * cut.scale * job.updates
+    estimate = estimate_step_time(scenario, scenario.layouts([plan]), [plan.recompute])
+    return float(estimate.step_seconds[0, 0]) * cut.scale * job.updates
 
 
 def pass_plan(placement: Placement, batch: PassBatch) -> tuple[TrainPlan, int]:
@@ -172,8 +172,8 @@ def pass_seconds(
     """One forward pass of `model` (the policy) over all samples: log-probabilities, values or scores; `batch`: its
     micro-batch, that of the policy's pass where None."""
     plan, tokens = pass_plan(placement, batch or placement.forward)
-    if batch is None and placement.forward == AS_TRAINING and (asked := job.logprob_micro_batch):
-        plan, tokens = pass_plan(placement, asked_batch(job, asked, packs=bool(placement.tokens_per_gpu)))
+    if batch is None and placement.forward == AS_TRAINING and (size := job.logprob_micro_batch):
+        plan, tokens = pass_plan(placement, asked_batch(job, size, packs=bool(placement.tokens_per_gpu)))
     cut = microbatches(job, plan, job.trained, tokens)
     plan = priced(cut, plan)
     scenario = scenario_of(job, plan, model or job.policy, cut)

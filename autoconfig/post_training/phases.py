@@ -101,19 +101,19 @@ def timeline(phases: Phases, placement: Placement) -> tuple[GpuGroup, ...]:
     generation = _laid(GENERATION, 0.0, phases)
     laid = [_laid(chain, begin, phases) for chain in chains(placement)]
     name = "training" if apart or not phases.generation else "training and engines"
-    found = [GpuGroup(name="engines", gpus=placement.engine.gpus, intervals=generation + end)] if apart else []
-    found.append(GpuGroup(name=name, gpus=placement.train.world_size, intervals=(() if apart else generation) + laid[0] + end))
+    groups = [GpuGroup(name="engines", gpus=placement.engine.gpus, intervals=generation + end)] if apart else []
+    groups.append(GpuGroup(name=name, gpus=placement.train.world_size, intervals=(() if apart else generation) + laid[0] + end))
     if placement.critic_gpus:
-        found.append(GpuGroup(name="critic", gpus=placement.critic_gpus, intervals=laid[1] + end))
-    return tuple(found)
+        groups.append(GpuGroup(name="critic", gpus=placement.critic_gpus, intervals=laid[1] + end))
+    return tuple(groups)
 
 
 def _laid(names: Iterable[str], start: float, phases: Phases) -> tuple[PhaseInterval, ...]:
     """These phases one after the other from `start`, those that take no time left out."""
-    found = []
+    intervals = []
     for name in names:
         end = start + float(getattr(phases, name))
         if end > start:
-            found.append(PhaseInterval(phase=name, start=start, end=end))
+            intervals.append(PhaseInterval(phase=name, start=start, end=end))
         start = end
-    return tuple(found)
+    return tuple(intervals)

@@ -113,9 +113,9 @@ def scaled(job: PostTrainingJob, placement: Placement, phases: Phases, constants
     return replace(step, beside=step.of(name for name in PHASES if name not in shown))
 
 
-def generation_factor(job: PostTrainingJob, known: Constants) -> float:
+def generation_factor(job: PostTrainingJob, measured: Constants) -> float:
     """The constant of generation, which no plan of training changes."""
-    return constants_of(known, job.framework.name, _job_marks(job)).generation
+    return constants_of(measured, job.framework.name, _job_marks(job)).generation
 
 
 def class_marks(job: PostTrainingJob, placement: Placement) -> tuple[str, ...]:
@@ -128,10 +128,10 @@ def _job_marks(job: PostTrainingJob) -> tuple[str, ...]:
     return (*(("experts",) if job.policy.is_moe else ()), *(("blackwell",) if blackwell else ()))
 
 
-def estimate_step(job: PostTrainingJob, placement: Placement, known: Constants, *, guessed: bool = False) -> StepEstimate:
+def estimate_step(job: PostTrainingJob, placement: Placement, measured: Constants, *, guessed: bool = False) -> StepEstimate:
     """One step with the constants of its class; `guessed`: model, GPU, batch or lengths were assumed."""
     phases, rollout = priced_phases(job, placement)
-    constants = constants_of(known, job.framework.name, class_marks(job, placement))
+    constants = constants_of(measured, job.framework.name, class_marks(job, placement))
     rounds = constants.rounds * job.algorithm.rounds_spread
     spread = constants.scatter_assumed if guessed else hypot(constants.scatter, rounds)
     return StepEstimate(phases=scaled(job, placement, phases, constants), generation=rollout, scatter=spread)

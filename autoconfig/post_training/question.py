@@ -78,10 +78,10 @@ class SampleRequest:
         """What samples do between their turns, and what of it was assumed. Raises InputError for what has no turns, or is no
         such number."""
         turns = self.turns or 1
-        given = [name for name in AGENT_FIELDS if getattr(self, name)]
-        if given and turns == 1:
+        fields = [name for name in AGENT_FIELDS if getattr(self, name)]
+        if fields and turns == 1:
             raise InputError(
-                f"{option(given[0])} is of samples with several turns: say {option('turns')}, from 2 on", field=given[0]
+                f"{option(fields[0])} is of samples with several turns: say {option('turns')}, from 2 on", field=fields[0]
             )
         if turns > 1 and not algorithm.generates:
             raise InputError(f"{option('turns')} {turns}: {algorithm.name} generates nothing; leave it out", field="turns")
@@ -251,10 +251,10 @@ def _deadline(request: RlRequest) -> Deadline | None:
     goals = FIELDS["goal"].choices
     if request.goal not in goals:
         raise InputError(f"{option('goal')} {str(request.goal)[:40]!r}: use {' or '.join(goals)}", field="goal")
-    given = [name for name in ("hours", "steps") if getattr(request, name) is not None]
+    limits = [name for name in ("hours", "steps") if getattr(request, name) is not None]
     if request.goal == "step":
-        if given:
-            raise InputError(f"{option(given[0])} is of {option('goal')} gpus, the fewest GPUs that meet it", field=given[0])
+        if limits:
+            raise InputError(f"{option(limits[0])} is of {option('goal')} gpus, the fewest GPUs that meet it", field=limits[0])
         return None
     if request.hours is None or request.steps is None:
         lacking = "hours" if request.hours is None else "steps"

@@ -59,33 +59,33 @@ def training_plans(
     """The quickest legal training plans on these GPUs that fit, at most PLANS_KEPT, of Megatron and of FSDP together, and where
     none of them has a chance of `fit_chance` in a placement like `beside`, the quickest that has, or the likeliest. Colocated,
     where none fits those of Megatron whose optimizer is on the host; where none of these does the one that lacks least."""
-    found = _every_plan(job, gpus, tokens, hosted=False)
-    if beside.colocated and all(one[0] for one in found):
-        found = _every_plan(job, gpus, tokens, hosted=True)
-    fitting = [one for one in found if not one[0]]
-    kept = fitting[:PLANS_KEPT]
+    every = _every_plan(job, gpus, tokens, hosted=False)
+    if beside.colocated and all(one[0] for one in every):
+        every = _every_plan(job, gpus, tokens, hosted=True)
+    fitting = [one for one in every if not one[0]]
+    chosen = fitting[:PLANS_KEPT]
 
     def likely(plan: TrainPlan) -> bool:
         placed = replace(beside, train=plan, tokens_per_gpu=packed_tokens(job, plan, tokens))
         return training_chance(job, placed, held_memory(job, placed, held)) >= fit_chance
 
-    if fitting and not any(likely(one[3]) for one in kept):
+    if fitting and not any(likely(one[3]) for one in chosen):
         others = (one for one in fitting[PLANS_KEPT:] if one[2] >= fit_chance and likely(one[3]))
-        kept.append(next(others, max(fitting, key=lambda one: one[2])))
-    return [one[3] for one in dict.fromkeys(kept or found[:1])]
+        chosen.append(next(others, max(fitting, key=lambda one: one[2])))
+    return [one[3] for one in dict.fromkeys(chosen or every[:1])]
 
 
 @lru_cache(maxsize=512)
 def _every_plan(job: PostTrainingJob, gpus: int, tokens: int, *, hosted: bool) -> list[tuple[bool, float, float, TrainPlan]]:
     """`_priced` of all plans on these GPUs, in order; `hosted`: of Megatron also those whose optimizer is on the host."""
-    found: list[tuple[bool, float, float, TrainPlan]] = []
+    rows: list[tuple[bool, float, float, TrainPlan]] = []
     makers = {"megatron": _megatron, "fsdp": _sharded}
     made = {name: [one for plan in makers[name](job, gpus) for one in _sized(job, plan)] for name in job.framework.back_ends}
     for plans in made.values():
-        found += _priced(job, plans, gpus, tokens)
+        rows += _priced(job, plans, gpus, tokens)
     if hosted:
-        found += _priced(job, [replace(plan, offload=1.0) for plan in made.get("megatron", [])], gpus, tokens)
-    return sorted(found, key=lambda one: one[:2])
+        rows += _priced(job, [replace(plan, offload=1.0) for plan in made.get("megatron", [])], gpus, tokens)
+    return sorted(rows, key=lambda one: one[:2])
 
 
 def _sized(job: PostTrainingJob, plan: TrainPlan) -> list[TrainPlan]:
@@ -111,14 +111,14 @@ def _priced(job: PostTrainingJob, plans: list[TrainPlan], gpus: int, tokens: int
     memory = estimate_memory(scenario, layouts, RECOMPUTES)
     beside = ASLEEP_BYTES if job.algorithm.generates else 0.0
     chances = fit_probability(memory.peak_bytes + beside, memory.limit_bytes[:, None], job.gpu.memory_bytes)
-    found = []
+    rows = []
     for row, i in enumerate(legal):
         for r, recompute in enumerate(RECOMPUTES):
             fits = bool(memory.fits[row, r])
             logits = vocabulary_seconds(job, plans[i], job.tokens if job.framework.packs else job.longest) / job.updates
             cost = float(seconds[row, r]) * cuts[i].scale + logits if fits else float(memory.peak_bytes[row, r])
-            found.append((not fits, cost, float(chances[row, r]), replace(plans[i], recompute=recompute)))
-    return found
+            rows.append((not fits, cost, float(chances[row, r]), replace(plans[i], recompute=recompute)))
+    return rows
 
 
 def _sharded(job: PostTrainingJob, gpus: int) -> list[TrainPlan]:
@@ -167,13 +167,13 @@ def _engine_weights(model: ModelSpec, gpu: GpuSpec, tp: int) -> float:
 
 def engine_plans(job: PostTrainingJob, gpus: int, share: float) -> list[EnginePlan]:
     """Engines of each tensor parallelism whose weights leave room in the share for a cache, at most four; else the largest."""
-    found = []
+    plans = []
     sizes = [t for t in divisors(gpus) if job.policy.num_attention_heads % t == 0 and t & (t - 1) == 0]
     for tp in sizes:
         plan = EnginePlan(tp=tp, replicas=gpus // tp)
         if _engine_weights(job.policy, job.gpu, tp) < (share - LEAST_LEFT) * job.gpu.memory_bytes:
-            found.append(plan)
-    return found[:4] or [EnginePlan(tp=sizes[-1], replicas=gpus // sizes[-1])]
+            plans.append(plan)
+    return plans[:4] or [EnginePlan(tp=sizes[-1], replicas=gpus // sizes[-1])]
 
 
 def enumerate_placements(

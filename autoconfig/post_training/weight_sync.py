@@ -39,10 +39,10 @@ def method_names() -> tuple[str, ...]:
 @cache
 def load_method(name: str) -> SyncMethod:
     """Raises InputError for a method that is not known."""
-    known = section("weight_sync")
-    if name not in known:
-        raise InputError(f"weight synchronisation {name[:40]!r}: use {', '.join(known)}")
-    return SyncMethod(**{key: value for key, value in known[name].items() if key != "source"})
+    methods = section("weight_sync")
+    if name not in methods:
+        raise InputError(f"weight synchronisation {name[:40]!r}: use {', '.join(methods)}")
+    return SyncMethod(**{key: value for key, value in methods[name].items() if key != "source"})
 
 
 def weight_gigabytes(job: PostTrainingJob) -> float:

@@ -128,8 +128,8 @@ class RlCheck:
     @property
     def ends_at(self) -> MicroBatchVerdict | None:
         """Of training and passes the one whose micro-batches exceed the GPU first; None: none does."""
-        found = [one for one in (self.verdict, *self.passes) if one is not None and one.first is not None]
-        return min(found, key=lambda one: one.first or 0, default=None)
+        ending = [one for one in (self.verdict, *self.passes) if one is not None and one.first is not None]
+        return min(ending, key=lambda one: one.first or 0, default=None)
 
     @property
     def headline(self) -> str:
@@ -137,7 +137,7 @@ class RlCheck:
         if self.priced is None:
             return ""
         memory, ends = self.priced.memory, self.ends_at
-        asked = f"--fit-chance {self.fit_chance * 100:.6g}%"
+        wanted = f"--fit-chance {self.fit_chance * 100:.6g}%"
         unsure = chance_text(self.chance) != chance_text(memory.chance)
         over = f" over the mean responses of such runs ({chance_text(memory.chance)} at the assumed one)" if unsure else ""
         if self.fit_chance_met:
@@ -147,7 +147,7 @@ class RlCheck:
         if memory.fits:
             least = f"{memory.fullest} takes {memory.peak_bytes / GIB:.1f} of {memory.device_bytes / GIB:.1f} GiB"
             least = memory.host_words if memory.host_fit <= self.chance else least
-            return f"It may run out of memory: chance to fit {chance_text(self.chance)}{over}, below {asked}; {least}"
+            return f"It may run out of memory: chance to fit {chance_text(self.chance)}{over}, below {wanted}; {least}"
         return "It does not fit"
 
 
@@ -171,7 +171,7 @@ def _with_settings(text: str, request: RlFileRequest, folder: Path | None) -> Re
     """The file's settings with those that the caller says instead: of its variables, and of its keys."""
     settings = read_settings(request.set)
     shell = {name: value for name, value in settings.items() if re.search(rf"\$(?:{name}\b|\{{{name}\b)", text)}
-    document = replace(recognise(text, folder, shell), asked=tuple(key for key in settings if key not in shell))
+    document = replace(recognise(text, folder, shell), set_keys=tuple(key for key in settings if key not in shell))
     flat = document.section.flat
     flat |= {key: load_yaml(value) for key, value in settings.items() if key not in shell or key in flat}
     return document
@@ -325,7 +325,7 @@ def _refused(document: Recognised, run: RlRun, version: str) -> list[str]:
     wrong = broken(run)
     if run.algorithm == "dapo" and not wrong:
         run.notes.append(note("no KL term: no pass of a reference, priced as dapo"))
-    if document.given and (lacking := lacking_keys(run.framework, version, document.given)):
+    if document.own_keys and (lacking := lacking_keys(run.framework, version, document.own_keys)):
         wrong.append(f"{run.framework} {version} requires {', '.join(lacking)}: give them, or `defaults:` that have them")
     return wrong
 
@@ -365,14 +365,14 @@ def _odd(document: Recognised, run: RlRun, version: str) -> list[Remark]:
     names = [
         key
         for key in names
-        if key in written or key.rpartition(".")[2] in written or key in document.asked or document.framework == "slime"
+        if key in written or key.rpartition(".")[2] in written or key in document.set_keys or document.framework == "slime"
     ]
     names = [key for key in names if key not in run.other_keys]
     names = slime.own_keys(names) if run.framework == "slime" else names
-    said = unknown_keys(run.framework, run.back_end, version, names, written)
-    added = added_keys(run.framework, [one.field for one in said], written)
+    remarks = unknown_keys(run.framework, run.back_end, version, names, written)
+    added = added_keys(run.framework, [one.field for one in remarks], written)
     run.notes += [Remark(key, None, "a key of the caller's own (+): not read") for key in added]
-    return [*(one for one in said if one.field not in added), *_types(run.framework, document.section)]
+    return [*(one for one in remarks if one.field not in added), *_types(run.framework, document.section)]
 
 
 def _unread(document: Recognised, odd: Iterable[Remark]) -> tuple[str, ...]:
@@ -398,11 +398,11 @@ def _surer(
     are filled up, or where the file cannot say these, of fewer samples, which is surer; their samples)."""
     if min(priced.memory.training_fit, overall) >= chance:
         return None, 0
-    samples, found = 0, filled_up(job, priced.placement, chance) if filled_words(run, version, 1) else None
-    if found is None and (smaller := with_fewer(job, priced.placement, chance)) and fewer_words(run, version, 1):
-        samples, found = smaller
-    surer = found is not None and found.memory.chance > min(priced.memory.chance, overall) + LIKELIER
-    return (found, samples) if surer else (None, 0)
+    samples, placed = 0, filled_up(job, priced.placement, chance) if filled_words(run, version, 1) else None
+    if placed is None and (smaller := with_fewer(job, priced.placement, chance)) and fewer_words(run, version, 1):
+        samples, placed = smaller
+    surer = placed is not None and placed.memory.chance > min(priced.memory.chance, overall) + LIKELIER
+    return (placed, samples) if surer else (None, 0)
 
 
 def filled_words(run: RlRun, version: str, tokens: int) -> str:
@@ -455,12 +455,12 @@ def _better(priced: PricedPlacement, fits: list[PricedPlacement], chance: float)
 
 def _types(framework: str, section: Section) -> list[Remark]:
     """Values of another type than the base configuration's."""
-    found = []
+    remarks = []
     for key, kind in key_types(framework).items():
         value = section.flat.get(key)
         if kind not in TYPES or value is None or str(value).startswith("$"):
             continue
         good = isinstance(value, TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
         if not good and not (kind == "float" and re.fullmatch(r"[0-9.]+e-?[0-9]+", str(value))):
-            found.append(Remark(key, repr(str(value)[:40]), f"{kind} is wanted"))
-    return found
+            remarks.append(Remark(key, repr(str(value)[:40]), f"{kind} is wanted"))
+    return remarks

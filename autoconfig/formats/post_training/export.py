@@ -55,9 +55,9 @@ def export_texts(job: PostTrainingJob, placement: Placement) -> dict[str, str]:
             f"verl, or leave {option('export')} out"
         )
     write, version, _ = WRITERS[job.framework.name]
-    said = f"{MARK}\n{lengths_line(job)}"
+    head = f"{MARK}\n{lengths_line(job)}"
     texts = write(run_of(job, placement, version))
-    return {name: text if name == LAUNCH else text.replace(MARK, said, 1) for name, text in texts.items()}
+    return {name: text if name == LAUNCH else text.replace(MARK, head, 1) for name, text in texts.items()}
 
 
 def export_first(

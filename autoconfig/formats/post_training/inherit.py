@@ -48,21 +48,21 @@ def _parent(name: str, folder: Path | None, depth: int) -> dict[str, Any]:
             f"in its place beside the others, or merge them (known without its file: {BASE})"
         )
     spend(200)
-    found = load_yaml(read_text(path, "a NeMo-RL YAML"))
-    if not isinstance(found, dict):
+    values = load_yaml(read_text(path, "a NeMo-RL YAML"))
+    if not isinstance(values, dict):
         raise InputError(f"defaults: {name[:80]} holds no mapping")
-    return whole_values(found, path.parent, depth + 1)
+    return whole_values(values, path.parent, depth + 1)
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """`above` over `below`, mappings key by key."""
-    found = dict(below)
+    merged = dict(below)
     for key, value in above.items():
-        under = found.get(key)
+        under = merged.get(key)
         if isinstance(value, Mapping) and value.get(WHOLE):
-            found[key] = {name: one for name, one in value.items() if name != WHOLE}
+            merged[key] = {name: one for name, one in value.items() if name != WHOLE}
         elif isinstance(value, Mapping) and isinstance(under, Mapping):
-            found[key] = _merged(under, value)
+            merged[key] = _merged(under, value)
         else:
-            found[key] = value
-    return found
+            merged[key] = value
+    return merged

@@ -85,11 +85,11 @@ def _generated(path: Path) -> list[float]:
 
 def _by_step(framework: str, phases: Sequence[PhaseSeconds]) -> dict[tuple[str, int | None], dict[str, float]]:
     """Seconds of phases by their printed names, by the line of verl that holds them or the block of NeMo-RL."""
-    found: dict[tuple[str, int | None], dict[str, float]] = {}
+    seconds: dict[tuple[str, int | None], dict[str, float]] = {}
     for one in phases:
         key = one.origin.file, one.origin.line if framework == "verl" else one.step
-        found.setdefault(key, {})[one.name] = one.seconds
-    return found
+        seconds.setdefault(key, {})[one.name] = one.seconds
+    return seconds
 
 
 def _mean(steps: Sequence[StepLine], name: str) -> int | None:
@@ -98,12 +98,12 @@ def _mean(steps: Sequence[StepLine], name: str) -> int | None:
 
 
 def _medians(steps: list[dict[str, float]], named: Mapping[str, str]) -> dict[str, float]:
-    found = {}
+    medians = {}
     for name, phase in named.items():
         values = [step[name] for step in steps if step.get(name, 0.0) > 0]
         if values:
-            found[phase] = median(values)
-    return found
+            medians[phase] = median(values)
+    return medians
 
 
 def calibrate(log: Path, run: Path, given: Mapping[str, Any]) -> tuple[StepCalibration, Phases, MeasuredLog]:

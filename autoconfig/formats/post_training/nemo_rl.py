@@ -160,8 +160,8 @@ def write(run: RlRun) -> dict[str, str]:
         "# Put it into examples/configs of the release: uv run examples/run_grpo.py --config examples/configs/grpo.yaml",
     ]
     text = yaml_text(written(load_map("rl_nemo_rl"), _fields(run)))
-    asked = f"model_name: {PLACEHOLDER}"
-    return {"grpo.yaml": "\n".join([*head, text.replace(f"{asked}\n", f"{asked}  # give {ASKED}\n")])}
+    model = f"model_name: {PLACEHOLDER}"
+    return {"grpo.yaml": "\n".join([*head, text.replace(f"{model}\n", f"{model}  # give {ASKED}\n")])}
 
 
 def _fields(run: RlRun) -> dict[str, Any]:

@@ -27,13 +27,13 @@ class Recognised:
     framework: str
     section: Section
     config_name: str = ""
-    given: tuple[str, ...] = ()
+    own_keys: tuple[str, ...] = ()
     """Keys of a file that stands alone: it names no defaults to lie over."""
     notes: tuple[Remark, ...] = ()
     """On the program that the file starts."""
     gpus: int | None = None
     """What the command that starts it says."""
-    asked: tuple[str, ...] = ()
+    set_keys: tuple[str, ...] = ()
     """Keys that the caller sets, which are no variables of the file."""
 
 
@@ -61,7 +61,7 @@ def _of_yaml(text: str, folder: Path | None) -> Recognised:
     if framework := next((name for name, signs in of.items() if keys & signs), None):
         section = Section(values, text)
         stands_alone = framework == "nemo-rl" and alone
-        return Recognised(framework=framework, section=section, given=tuple(section.flat) if stands_alone else ())
+        return Recognised(framework=framework, section=section, own_keys=tuple(section.flat) if stands_alone else ())
     if {"distributed_type", "num_processes"} <= keys:
         raise UnsupportedError("this is accelerate's file, without model and batch: check TRL's file, with it beside")
     raise UnsupportedError(f"this YAML is of no post-training framework that is read; give {WANTED}{_elsewhere(text)}")

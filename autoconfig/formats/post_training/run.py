@@ -437,33 +437,33 @@ def lengths_line(job: PostTrainingJob) -> str:
     framework has a key for."""
     a = job.agents
     turns = [a.turns, a.tool_seconds, a.tool_spread, a.tool_tokens, a.sandboxes, "kept" if a.keeps_prefix else "dropped"]
-    said = f"\n# {TURNS.format(*turns)}" if a.turns > 1 else ""
-    return f"# {LENGTHS.format(job.prompt_tokens, job.responses.mean)}{said}"
+    between = f"\n# {TURNS.format(*turns)}" if a.turns > 1 else ""
+    return f"# {LENGTHS.format(job.prompt_tokens, job.responses.mean)}{between}"
 
 
 def said_agents(text: str) -> Agents:
     """Of a file with that line; of others one turn."""
     number = r"(\d{1,7}(?:\.\d{1,6})?)"
     wanted = TURNS.replace("{:d}", r"(\d{1,7})").replace("{:g}", number).replace("{}", "(kept|dropped)")
-    found = re.search(f"^# {wanted}$", "\n".join(text.splitlines()[:8]), re.MULTILINE)
-    if found is None:
+    match = re.search(f"^# {wanted}$", "\n".join(text.splitlines()[:8]), re.MULTILINE)
+    if match is None:
         return ONE_TURN
-    turns, seconds, spread, tokens, boxes, kept = found.groups()
+    turns, seconds, spread, tokens, boxes, prefix = match.groups()
     return Agents(
         turns=int(turns),
         tool_seconds=float(seconds),
         tool_spread=float(spread),
         tool_tokens=int(tokens),
         sandboxes=int(boxes),
-        keeps_prefix=kept == "kept",
+        keeps_prefix=prefix == "kept",
     )
 
 
 def said_lengths(text: str) -> tuple[float, float]:
     """(mean prompt, mean response) in tokens of a file with that line; zeros of others."""
     head = "\n".join(text.splitlines()[:8])
-    found = re.search("^# " + LENGTHS.replace("{:.0f}", r"(\d{1,7})") + "$", head, re.MULTILINE)
-    return (float(found[1]), float(found[2])) if found else (0.0, 0.0)
+    match = re.search("^# " + LENGTHS.replace("{:.0f}", r"(\d{1,7})") + "$", head, re.MULTILINE)
+    return (float(match[1]), float(match[2])) if match else (0.0, 0.0)
 
 
 def model_line(run: RlRun) -> str:

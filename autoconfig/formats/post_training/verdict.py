@@ -85,15 +85,15 @@ def verdict(job: PostTrainingJob, placement: Placement) -> MicroBatchVerdict:
 
 def pass_verdicts(job: PostTrainingJob, placement: Placement) -> tuple[MicroBatchVerdict, ...]:
     """The same of every pass that has micro-batches of its own."""
-    trained, found = training_memory(job, placement), []
+    trained, verdicts = training_memory(job, placement), []
     for batch in own_passes(job, placement):
         plan, tokens = pass_plan(placement, batch)
 
         def holds(cut: Microbatches, plan: TrainPlan = plan) -> bool:
             return pass_bytes(job, placement, trained, plan, cut) <= job.gpu.memory_bytes
 
-        found.append(_judged(job, plan, job.trained, tokens, batch.samples, "a pass of log-probabilities", holds))
-    return tuple(found)
+        verdicts.append(_judged(job, plan, job.trained, tokens, batch.samples, "a pass of log-probabilities", holds))
+    return tuple(verdicts)
 
 
 def _trains(job: PostTrainingJob, placement: Placement) -> Callable[[Microbatches], bool]:
@@ -172,12 +172,12 @@ def chance_over_means(job: PostTrainingJob, priced: PricedPlacement) -> float:
     if all_filled(job, placement):
         return memory.chance
     spread, lengths = section("unknowns")["response_length"], job.responses
-    found = []
+    chances = []
     for share in (np.arange(MEANS) + 0.5) / MEANS:
         mean = lengths.mean * exp(spread * NormalDist().inv_cdf(float(share)))
         other = replace(job, responses=replace(lengths, mean=min(max(mean, 1.0), float(lengths.cap))))
-        found.append(training_chance(other, placement, training_memory(other, placement)))
-    return min(memory.generation_fit, sum(found) / MEANS, memory.host_fit)
+        chances.append(training_chance(other, placement, training_memory(other, placement)))
+    return min(memory.generation_fit, sum(chances) / MEANS, memory.host_fit)
 
 
 def turning_mean(job: PostTrainingJob, placement: Placement, chance: float) -> int | None:
@@ -208,8 +208,8 @@ def with_fewer(job: PostTrainingJob, placement: Placement, chance: float) -> tup
     if size == 1 or (placement.tokens_per_gpu and not placement.samples):
         return None
     tried = [(count, _of_samples(placement, count)) for count in reversed(divisors(size)[:-1])]
-    count, found = next((one for one in tried if surely(job, one[1], chance)), tried[-1])
-    return count, price(job, found)
+    count, placed = next((one for one in tried if surely(job, one[1], chance)), tried[-1])
+    return count, price(job, placed)
 
 
 def _of_samples(placement: Placement, count: int) -> Placement:
@@ -246,6 +246,6 @@ def filled_up(job: PostTrainingJob, placement: Placement, chance: float) -> Pric
     def sure(tokens: int) -> bool:
         return surely(job, replace(packed, tokens_per_gpu=tokens), max(chance, OVERRUN_CHANCE))
 
-    found = _most(sure, max(least, min(MOST, own))) or verdict(job, packed).limit_tokens // plan.cp
-    one = price(job, replace(packed, tokens_per_gpu=max(least, found // ROUND * ROUND)))
+    tokens_held = _most(sure, max(least, min(MOST, own))) or verdict(job, packed).limit_tokens // plan.cp
+    one = price(job, replace(packed, tokens_per_gpu=max(least, tokens_held // ROUND * ROUND)))
     return one if one.memory.fits else None

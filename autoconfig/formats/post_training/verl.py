@@ -115,8 +115,8 @@ def _removes_padding(plan: Mapping[str, Any], version: str) -> bool:
     if load_framework("verl").padded_to(version, plan["back_end"]) == "none":
         return True
     own = plan["back_end"] == "megatron" and release < release_numbers(ONE_SWITCH_FROM)
-    said = plan.get("megatron_unpadded" if own else "unpadded")
-    return own or release >= release_numbers(REMOVES_FROM) if said is None else bool(said)
+    switch = plan.get("megatron_unpadded" if own else "unpadded")
+    return own or release >= release_numbers(REMOVES_FROM) if switch is None else bool(switch)
 
 
 def _pad_as_any(run: RlRun) -> None:

@@ -73,8 +73,8 @@ class ResponseLengths:
 
     def sample(self, count: int, seed: int = RESPONSES) -> Vector:
         """`count` whole lengths, evenly over the law, in a mixed order that is the same every time."""
-        found = np.round(self.quantiles((np.arange(count) + 0.5) / count))
-        return np.asarray(np.random.default_rng(seed).permutation(np.maximum(found, 1.0)))
+        lengths = np.round(self.quantiles((np.arange(count) + 0.5) / count))
+        return np.asarray(np.random.default_rng(seed).permutation(np.maximum(lengths, 1.0)))
 
     def longest(self, count: int) -> float:
         """The longest of `count` responses, about: the quantile (count - 1/2) / count."""

@@ -225,8 +225,8 @@ def steady_agents(
     delay = agents.calls * agents.tool_seconds
 
     def rate(b: float) -> float:
-        found = b / (response * iteration(b, 0.0))
-        return b / (response * iteration(b, found * delay)) if delay else found
+        per_s = b / (response * iteration(b, 0.0))
+        return b / (response * iteration(b, per_s * delay)) if delay else per_s
 
     most = min(slots, ahead)
     if most + rate(most) * delay <= ahead or not delay:
@@ -236,10 +236,10 @@ def steady_agents(
         for _ in range(30):
             b = (low + high) / 2.0
             low, high = (b, high) if b + rate(b) * delay < ahead else (low, b)
-    found = rate(b)
-    if sandboxes and delay and sandboxes / delay < found:
+    per_s = rate(b)
+    if sandboxes and delay and sandboxes / delay < per_s:
         return SteadyEngine(sandboxes / delay, ahead)
-    return SteadyEngine(found, b + found * delay)
+    return SteadyEngine(per_s, b + per_s * delay)
 
 
 def stale_share(residence: float, rollout_seconds: float, step_seconds: float, staleness: int) -> float:
