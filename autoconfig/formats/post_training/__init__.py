@@ -1,1 +1,1 @@
-"""Files of post-training frameworks, both directions: verl, NeMo-RL, OpenRLHF, TRL."""
+"""Files of post-training frameworks: verl, NeMo-RL, OpenRLHF and TRL in both directions, slime and ms-swift read."""
