@@ -18,10 +18,12 @@ from tables import tabled
 
 from autoconfig.cli.main import cli
 from autoconfig.evidence.read import read_texts
+from autoconfig.formats.post_training import slime
 from autoconfig.formats.post_training.check import check_text, read_file
 from autoconfig.formats.post_training.export import export_texts
+from autoconfig.formats.post_training.keys import FREE
 from autoconfig.formats.post_training.log import calibrate, log_of
-from autoconfig.formats.post_training.run import placement_of
+from autoconfig.formats.post_training.run import map_of_framework, placement_of
 from autoconfig.post_training.frameworks import load_algorithm, load_framework
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.samples.lengths import ResponseLengths
@@ -105,6 +107,17 @@ def same_after_reading(framework: str, job: PostTrainingJob, placement: Placemen
 def test_what_is_written_reads_back_as_the_same_placement(framework):
     for case in random_cases(framework, 50):
         same_after_reading(framework, *case)
+
+
+@pytest.mark.parametrize("framework", [*FRAMEWORKS, "slime", "swift"])
+def test_a_map_holds_keys_that_a_release_takes(framework):
+    """By what was read off wheels and tags; verl's trainers in verl/experimental, Megatron-LM and SGLang have others."""
+    table = json.loads((DATA / "post_training_keys.json").read_text())[framework]
+    taken = {key for name, keys in table.items() if name not in ("versions", "types", "required") for key in keys}
+    taken |= {key.rsplit(".", depth)[0] for key in taken for depth in range(1, key.count(".") + 1)}
+    keys = {key for entry in map_of_framework(framework).entries for key in entry.keys} - taken
+    own = slime.own_keys(keys) if framework == "slime" else keys
+    assert {key for key in own if not FREE.search(key) and not key.startswith(("rollout.", "async_training."))} == set()
 
 
 @tabled

@@ -181,7 +181,7 @@ def _fields(run: RlRun) -> dict[str, Any]:
         **dict.fromkeys(("packed_train_tokens", "packed_logprob_tokens"), run.tokens_per_gpu or None),
         "dtensor_sp": shared["sp"],
         "dtensor_checkpointing": shared["checkpointing"],
-        "written_tp": run.tp,
+        "dtensor_tp": run.tp,
         "dtensor_cp": run.cp,
         "first": run.first or None,
         "last": run.last or None,
