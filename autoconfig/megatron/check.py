@@ -86,15 +86,15 @@ class CheckAnswer:
 
     source: CheckInput
     violations: tuple[Violation, ...]
-    nearest: TrainPlan | None
+    nearest: TrainPlan | None = None
     """The nearest legal plan, where the file's is not legal."""
     report: PlanReport | None
     """The file's plan, priced; None where it is not legal."""
-    better: PlanReport | None
+    better: PlanReport | None = None
     """The plan to change to, of those that a search ranks; None where the file's is as good as any."""
-    changes: tuple[FlagChange, ...]
-    fixes: tuple[FlagChange, ...]
-    plans_ranked: int
+    changes: tuple[FlagChange, ...] = ()
+    fixes: tuple[FlagChange, ...] = ()
+    plans_ranked: int = 0
     environment: tuple[str, ...] = ()
     """Lines that the script needs for the better (else the nearest legal) plan and does not have."""
     missing: tuple[MissingOverlap, ...] = ()
@@ -122,36 +122,40 @@ class CheckAnswer:
 
 def check(source: CheckInput) -> CheckAnswer:
     """Check what was read."""
-    question = source.question
-    scenario, plan, margin = question.scenario, source.plan, question.request.memory_margin
+    scenario, plan, margin = source.question.scenario, source.plan, source.question.request.memory_margin
     broken = tuple(_with_gpus_wanted(violation, source) for violation in file_violations(source))
-    report = None if broken else report_plan(scenario, plan, None, margin)
+    answer = CheckAnswer(source=source, violations=broken, report=None if broken else report_plan(scenario, plan, None, margin))
     if source.megatron_fsdp or source.undecided or (source.refused and len(broken) == len(source.refused)):
-        return CheckAnswer(
-            source=source, violations=broken, nearest=None, report=report, better=None, changes=(), fixes=(), plans_ranked=0
+        return answer
+    if answer.report is not None:
+        answer = replace(
+            answer,
+            missing=missing_overlaps(scenario, plan) if source.script else (),
+            omitted=omissions(source),
+            without_effect=without_effect(scenario, plan),
         )
+    answer = _with_plans(answer)
+    return answer if answer.fit_chance_met else replace(answer, remedies=tuple(_remedies(source)))
+
+
+def _with_plans(answer: CheckAnswer) -> CheckAnswer:
+    """Return the answer with the nearest legal plan, where the file's is not legal, and with a better one."""
+    source, scenario, request = answer.source, answer.source.question.scenario, answer.source.question.request
     even = scenario.software.name in OLDER or source.wish is not None
-    nearest = nearest_legal(scenario, plan, even_only=even, wish=source.wish or ANY) if broken else None
+    wish, plan = source.wish or ANY, source.plan
+    nearest = nearest_legal(scenario, plan, even_only=even, wish=wish) if answer.violations else None
     wanted = overlapped(source)
-    ranking = rank_plans(wanted, source.wish or _wish(scenario, plan), margin)
-    chance = question.request.fit_chance
-    better = better_plan(ranking, plan, report, chance, even_only=source.wish is not None)
-    better_report = None if better is None else report_plan(wanted, better, None, margin)
-    answer = CheckAnswer(
-        source=source,
-        violations=broken,
+    ranking = rank_plans(wanted, source.wish or _wish(scenario, plan), request.memory_margin)
+    better = better_plan(ranking, plan, answer.report, request.fit_chance, even_only=source.wish is not None)
+    return replace(
+        answer,
         nearest=nearest,
-        report=report,
-        better=better_report,
+        better=None if better is None else report_plan(wanted, better, None, request.memory_margin),
         changes=changes_from(source, better, wanted) if better else (),
         fixes=changes_from(source, nearest) if nearest else (),
         environment=missing_environment(source, better or nearest),
         plans_ranked=len(ranking.row),
-        missing=missing_overlaps(scenario, plan) if report and source.script else (),
-        omitted=omissions(source) if report else (),
-        without_effect=without_effect(scenario, plan) if report else (),
     )
-    return answer if answer.fit_chance_met else replace(answer, remedies=tuple(_remedies(source)))
 
 
 def _remedies(source: CheckInput) -> Iterator[Remedy]:

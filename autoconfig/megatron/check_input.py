@@ -216,6 +216,14 @@ def exported_gpu(text: str) -> str | None:
     return match[1] if MARK in head and match and match[1] in gpu_ids() else None
 
 
+def _gpu_of(text: str, gpu: str | None, assumed: list[Remark]) -> str | None:
+    """Return the GPU that is named, else the one of the script's header or its scheduler's options."""
+    if gpu is None and (own := exported_gpu(text)):
+        assumed.append(Remark("gpu", own, "from the header that export wrote", Effect.EVERYTHING))
+        return own
+    return scheduled_gpu(sbatch_words(text), gpu, assumed)
+
+
 def left_out_by_export(text: str) -> tuple[str, ...]:
     """Return what a script that `export` wrote says that it leaves out of the model; empty for other files."""
     lines = text.splitlines() if MARK in text[:HEADER_CHARACTERS] else []
@@ -232,12 +240,7 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
     if script.num_gpus is not None and script.num_gpus != gpus:
         rest = "what it works out from that, its batch too, is read as it stands (--set NAME=VALUE, --global-batch-size N)"
         assumed.append(Remark("gpus", gpus, f"the script itself starts {script.num_gpus:,}; {rest}", Effect.EVERYTHING))
-    gpu = request.gpu
-    if gpu is None and request.cluster is None and (own := exported_gpu(text)):
-        gpu = own
-        assumed.append(Remark("gpu", own, "from the header that export wrote", Effect.EVERYTHING))
-    elif request.cluster is None:
-        gpu = scheduled_gpu(sbatch_words(text), gpu, assumed)
+    gpu = request.gpu if request.cluster is not None else _gpu_of(text, request.gpu, assumed)
     question_request = _question_request(request, gpus, gpu)
     question_request, cluster = _with_nodes(question_request, script.gpus_per_node or gpus, assumed)
     read = read_arguments(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from autoconfig.megatron.check_input import CheckInput
@@ -39,16 +40,22 @@ def omissions(source: CheckInput) -> tuple[str, ...]:
     lines = [APEX] if source.plan.sp and not stack.memory.norms_fused and stack.sharding == "megatron" else []
     if stack.memory.attention_kernel != "flash":
         return tuple(lines)
-    text = source.text.replace("_", "-")
-    gib = MASK_BYTES * scenario.workload.seq_length**2 / GIB
-    if MASK.removeprefix("--") not in text and gib >= LARGE_MASK and stack.year >= SINCE[MASK]:
-        lines.append(f"{MASK}: without it the data loader builds a mask of {gib:,.3g} GiB a sample, which no kernel reads")
-    permutes = scenario.model.is_moe and scenario.settings().dispatcher != "allgather"
-    if permutes and FUSION.removeprefix("--") not in text and stack.year >= SINCE[FUSION]:
-        lines.append(f"{FUSION}: the prediction takes tokens to be permuted by fused kernels (Transformer Engine 2.1 or later)")
+    lines += _absent_arguments(source)
     if source.kind == "script" and ALLOCATOR not in source.text and not scenario.settings().cuda_graphs:
         lines.append(f"{ALLOCATOR}=expandable_segments:True in the environment: less memory is lost to fragments")
     return tuple(lines)
+
+
+def _absent_arguments(source: CheckInput) -> Iterator[str]:
+    """Return sentences on arguments that the file's software knows and the file does not mention."""
+    scenario, text = source.question.scenario, source.text.replace("_", "-")
+    year = scenario.software.year
+    absent = {flag for flag, since in SINCE.items() if year >= since and flag.removeprefix("--") not in text}
+    gib = MASK_BYTES * scenario.workload.seq_length**2 / GIB
+    if MASK in absent and gib >= LARGE_MASK:
+        yield f"{MASK}: without it the data loader builds a mask of {gib:,.3g} GiB a sample, which no kernel reads"
+    if FUSION in absent and scenario.model.is_moe and scenario.settings().dispatcher != "allgather":
+        yield f"{FUSION}: the prediction takes tokens to be permuted by fused kernels (Transformer Engine 2.1 or later)"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from autoconfig.megatron.argument_list import Arguments, name_hint, refused_arguments, split_arguments
 from autoconfig.megatron.read_model import read_decoder_length, read_model
 from autoconfig.megatron.read_plan import PlanRead, read_numerics, read_plan, read_seq_length
-from autoconfig.megatron.refusals import fsdp_violations, refusals, refused_in, ring_violations
+from autoconfig.megatron.refusals import Refusal, fsdp_violations, refusals, refused_in, ring_violations
 from autoconfig.megatron.shell.script import Unread
 from autoconfig.megatron.switches import read_switches
 from autoconfig.megatron.write import overlap_arguments
@@ -60,30 +60,35 @@ def is_modern(name: str) -> bool:
 def software_name(a: Arguments, gpu: GpuSpec, assumed: list[Remark], release: str | None = None) -> str:
     """Return the stack whose arguments these are, by the newest of them, and say what decided it. On a GPU that computes fp8,
     which no Megatron-LM before 2023 knew, it is today's; so it is where a `release` of megatron-core is named."""
-    newest, year = a.newest()
-    recent = "fp8" in gpu.flops_per_s
-    why = f"as of the arguments the newest is {newest}, of {year}"
+    recent, local = "fp8" in gpu.flops_per_s, False
     if a.has("--deepspeed"):
         newer = recent or a.has(
             "--use-rotary-position-embeddings", "--use-flash-attn", "--use-flash-attn-v2", "--sequence-parallel", ULYSSES
         )
         name, why = "megatron-deepspeed-2023" if newer else "megatron-deepspeed-2022", "because of --deepspeed"
-    elif (local := a.text("--transformer-impl") == "local") and (recent or year >= FIRST_CORE_YEAR):
+    elif (local := a.text("--transformer-impl") == "local") and (recent or a.newest()[1] >= FIRST_CORE_YEAR):
         name, why = "megatron-local", "because of --transformer-impl local"
         if a.has("--context-parallel-algo") and (a.count("--context-parallel-size") or 1) > 1:
             name, why = DEFAULT_STACK, "because MindSpeed brings context parallelism of its own (--context-parallel-algo)"
     elif release is not None:
         name, why = DEFAULT_STACK, f"because of {option('core_release')}"
-    elif year >= FIRST_CORE_YEAR or a.has(*(OF_FP8 if local else OF_TRANSFORMER_ENGINE)):
-        name = DEFAULT_STACK
-    elif recent:
-        name, why = DEFAULT_STACK, f"{why}, but {gpu.id} is newer than Megatron-LM of then"
     else:
-        old = year <= 2021 and not a.has("--sequence-parallel", "--recompute-activations")
-        name = "megatron-lm-2021" if old else "megatron-lm-2022"
-        why += f"; if today's Megatron-LM runs this file, it is --software {DEFAULT_STACK}"
+        name, why = _stack_of_year(a, gpu, OF_FP8 if local else OF_TRANSFORMER_ENGINE)
     assumed.append(Remark("software", name, why, Effect.EVERYTHING))
     return name
+
+
+def _stack_of_year(a: Arguments, gpu: GpuSpec, modern: tuple[str, ...]) -> tuple[str, str]:
+    """Return (stack, why) by the newest argument, or one of the `modern` ones."""
+    newest, year = a.newest()
+    why = f"as of the arguments the newest is {newest}, of {year}"
+    if year >= FIRST_CORE_YEAR or a.has(*modern):
+        return DEFAULT_STACK, why
+    if "fp8" in gpu.flops_per_s:
+        return DEFAULT_STACK, f"{why}, but {gpu.id} is newer than Megatron-LM of then"
+    old = year <= 2021 and not a.has("--sequence-parallel", "--recompute-activations")
+    name = "megatron-lm-2021" if old else "megatron-lm-2022"
+    return name, f"{why}; if today's Megatron-LM runs this file, it is --software {DEFAULT_STACK}"
 
 
 def read_software(
@@ -119,9 +124,10 @@ def _overlaps(a: Arguments, scenario: Scenario, plan: TrainPlan, assumed: list[R
     for flag, field in OVERLAPS:
         usual = bool(getattr(scenario.software.time, field))
         chosen = megatron_fsdp and plan.fsdp == 2 and flag == GATHER
-        if a.has(flag) or (usual and flag not in possible and not chosen):
+        by_default = usual and flag not in possible and not chosen
+        if a.has(flag) or by_default:
             overlaps.add(flag.removeprefix("--"))
-        if a.has(flag) and usual and flag not in possible and not chosen:
+        if a.has(flag) and by_default:
             by_itself = plan.fsdp and flag != "--tp-comm-overlap"
             assumed.append(Remark(flag, None, OF_ITSELF if by_itself else "buys nothing here: priced without it", Effect.TIME))
     return frozenset(overlaps if GRAD_REDUCE in overlaps else overlaps - {PARAM_GATHER})
@@ -199,10 +205,7 @@ def read_arguments(
     plain = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
     year = arguments.newest()[1] if software is None and core_release is None else 9999
     refused = refusals(arguments, as_long=seq_length is None, whole=whole, year=year)
-    if not is_modern(stack.name) and core_release is not None:
-        text = f"{option('core_release')} is for megatron-core, and the software is {stack.name}; drop one of them"
-        raise InputError(text)
-    broken = refused_in(refused, core_release, pinned, assumed) if is_modern(stack.name) else ()
+    broken = _broken(refused, stack.name, core_release, pinned, assumed)
     stack = read_software(arguments, plain, plan_read.plan, assumed, modern=modern, megatron_fsdp=plan_read.megatron_fsdp)
     if software is None and plan_read.plan.sp:  # what the file gives, the software that its arguments say has
         stack = replace(stack, supports_sequence_parallel=True)
@@ -218,6 +221,17 @@ def read_arguments(
         ignored=arguments.not_used(),
         assumed=tuple(assumed),
     )
+
+
+def _broken(
+    refused: Sequence[Refusal], software: str, release: str | None, pinned: bool, assumed: list[Remark]
+) -> tuple[Violation, ...]:
+    """Return what megatron-core refuses; nothing of software of other years. Raises InputError for a release of such."""
+    if is_modern(software):
+        return refused_in(refused, release, pinned, assumed)
+    if release is not None:
+        raise InputError(f"{option('core_release')} is for megatron-core, and the software is {software}; drop one of them")
+    return ()
 
 
 def _model_of(

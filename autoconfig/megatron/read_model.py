@@ -55,15 +55,11 @@ def read_model(a: Arguments, assumed: list[Remark], program: str = "") -> ModelS
     activation, gated = _activation(a, program)
     # Megatron's default: 4 h; with SwiGLU 8/3 h, down to a multiple of 64
     usual = max(64, int(4 * hidden * 2 / 3) // 64 * 64) if gated else 4 * hidden
-    if values["kv_channels"] is None and hidden % heads:
-        raise InputError(
-            f"--hidden-size {hidden} is not a multiple of --num-attention-heads {heads}; change one or give --kv-channels"
-        )
     values |= {
         "num_layers": layers,
         "activation": activation,
         "gated_linear_unit": gated,
-        "kv_channels": values["kv_channels"] or hidden // heads,
+        "kv_channels": values["kv_channels"] or _head_size(hidden, heads),
         "num_query_groups": _query_groups(a, heads, assumed),
         "ffn_hidden_size": values["ffn_hidden_size"] or usual,
         **_norm_and_positions(a, values["multi_latent_attention"], assumed),
@@ -134,6 +130,15 @@ def _needed(a: Arguments, *names: str) -> int:
     if number is None:
         raise missing(names[0])
     return number
+
+
+def _head_size(hidden: int, heads: int) -> int:
+    """Return the channels of a head where they are not given. Raises InputError where they are no whole number."""
+    if hidden % heads:
+        raise InputError(
+            f"--hidden-size {hidden} is not a multiple of --num-attention-heads {heads}; change one or give --kv-channels"
+        )
+    return hidden // heads
 
 
 def _activation(a: Arguments, program: str) -> tuple[str, bool]:

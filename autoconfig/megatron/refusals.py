@@ -24,7 +24,7 @@ OF_THE_MODEL = frozenset(
 )
 """Arguments that a model which is named elsewhere brings."""
 REFUSED_PAIR = "AC034"
-"""The rule of pairs that are no rule of megatron_constraints.csv."""
+"""The rule of pairs that no other rule is about."""
 CHECKPOINT = "NV102"
 ONE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
 OPTIMIZERS = ("adam", "sgd")
@@ -34,7 +34,7 @@ OPTIMIZERS = ("adam", "sgd")
 class ArgumentPair:
     """One row of `autoconfig/data/megatron_pairs.csv`: `argument`, with one of `values` where there are any (`>0`: a number
     above 0), needs or excludes one of the `other` ones, with one of `other_values`, where `usual` is what an absent one has;
-    not beside `unless`. `rule` is a row of megatron_constraints.csv where there is one, `source` of megatron-core 0.19.2,
+    not beside `unless`. `rule` is a legality rule where there is one, `source` of megatron-core 0.19.2,
     `since` the first release of megatron-core (its tags from core_v0.4.0 on) whose source refuses it; until the end of the year
     `until` it was taken (--recompute-num-layers is 1 by default in tag 23.06, not in 23.08, of October 2023)."""
 

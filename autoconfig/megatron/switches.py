@@ -24,7 +24,6 @@ def switch_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     model, settings = scenario.model, scenario.settings(plan)
     local, flexible = scenario.software.name == "megatron-local", settings.dispatcher in FLEXIBLE
     biased = "attn" in settings.cuda_graphs and (model.add_bias_linear or model.add_qkv_bias)
-    graphed = () if settings.full_iteration else settings.cuda_graphs
     facts = {
         "is_moe": model.is_moe,
         "dispatcher_type": "flex" if flexible else settings.dispatcher,
@@ -32,10 +31,18 @@ def switch_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
         "flexible": settings.dispatcher if flexible else None,
         "delayed_gradients": settings.ep_overlap and not local and not biased,
         "core_in_fp8": settings.fp8_attention and scenario.numerics.format.quantised,
-        "graphs_by": ("local" if local else "transformer_engine") if graphed else None,
-        "graphed": tuple(part for part in GRAPH_SCOPES if part in graphed and part != FULL) or None,
+        **_graph_facts(settings, local),
     }
     return written("switches", Facts(facts, settings))
+
+
+def _graph_facts(settings: RunSettings, local: bool) -> dict[str, Any]:
+    """Return by what parts of a layer are graphed, and which; the whole iteration has flags of its own."""
+    graphed = frozenset() if settings.full_iteration else settings.cuda_graphs
+    return {
+        "graphs_by": ("local" if local else "transformer_engine") if graphed else None,
+        "graphed": tuple(part for part in GRAPH_SCOPES if part in graphed - {FULL}) or None,
+    }
 
 
 def read_switches(a: Arguments, scenario: Scenario, assumed: list[Remark], *, modern: bool) -> GivenSettings:
