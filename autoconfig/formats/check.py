@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from autoconfig.evidence.read import read_files
+from autoconfig.formats.hooks.accelerate import ACCELERATE
 from autoconfig.formats.hooks.deepspeed import DEEPSPEED
 from autoconfig.formats.hooks.torchtitan import TORCHTITAN
 from autoconfig.formats.readers import (
-    accelerate,
     bridge,
     flagscale,
     gpt_neox,
@@ -36,7 +36,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.files import read_bytes, read_text
 
 READERS: dict[str, Callable[[Document], CheckInput]] = {
-    "accelerate": accelerate.read,
+    "accelerate": ACCELERATE.read,
     "axolotl": axolotl.read,
     "bridge": bridge.read,
     "deepspeed": DEEPSPEED.read,

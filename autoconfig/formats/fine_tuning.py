@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from autoconfig.formats.hooks.accelerate import ACCELERATE
 from autoconfig.formats.hooks.deepspeed import DEEPSPEED
-from autoconfig.formats.writers import accelerate, bridge, trainers, trl
+from autoconfig.formats.writers import bridge, trainers, trl
 from autoconfig.formats.writers.table import WRITERS
 from autoconfig.formats.writers.trl import LAUNCH, SFT
 from autoconfig.specs.errors import GIB, UnsupportedError
@@ -73,7 +74,7 @@ def with_length(texts: Mapping[str, str], steps: int | None) -> dict[str, str]:
 
 
 def _files_of_trl(scenario: Scenario, plan: TrainPlan) -> dict[str, str]:
-    return {SFT: trl.write(scenario, plan).text, LAUNCH: accelerate.write(scenario, plan).text}
+    return {SFT: trl.write(scenario, plan).text, LAUNCH: ACCELERATE.write(scenario, plan).text}
 
 
 def as_trl(scenario: Scenario) -> Scenario:
@@ -88,7 +89,7 @@ def trl_plan(scenario: Scenario, plan: TrainPlan) -> TrainPlan | None:
     asked = plan.replace(dist_opt=False)  # nothing to shard of the optimizer state of adapters
     if report_plan(own, asked, None).confidence.fit_probability >= LIKELY:
         return asked
-    ranking = rank_plans(own, accelerate.WISH, fit_chance=LIKELY)
+    ranking = rank_plans(own, ACCELERATE.wish, fit_chance=LIKELY)
     likely = len(ranking.best) and ranking.fit_chance_met
     return ranking.plan(int(ranking.best[0])) if likely else None
 

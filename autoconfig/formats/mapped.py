@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from autoconfig.formats.record import Document, TrainerRun, model_named, record
+from autoconfig.formats.record import Document, Spell, TrainerRun, model_named, record
 from autoconfig.formats.words import Settings, Written, accumulation, catalogue_name, flat, foreign, head
 from autoconfig.maps.read import Reading, read_entry, read_fields
 from autoconfig.maps.table import Map, load_map, matches
@@ -48,14 +48,18 @@ class Hooks:
     """The name of the model, of what its entry says."""
     finish: Callable[[Reading, TrainerRun], None] = lambda reading, run: None
     """What depends on the model."""
-    wish: Callable[[Reading, Constraints], Constraints] = lambda reading, wish: wish
-    """Which plans this file can say."""
+    words: Callable[[Reading], tuple[Spell, Constraints]] | None = None
+    """The words for a plan in this file, and which plans it can say, where these differ from file to file."""
+    shown: Callable[[Scenario, TrainPlan], TrainPlan] = lambda scenario, plan: plan
+    """A plan without what stands elsewhere in that trainer."""
     written: Callable[[Scenario, TrainPlan, dict[str, Any]], None] = lambda scenario, plan, said: None
     """Work out the fields that are written."""
     settings: Callable[[Scenario, TrainPlan], Settings] = lambda scenario, plan: {}
     """Settings of the plan that stand elsewhere."""
     refused: Callable[[Scenario, TrainPlan], list[str]] = lambda scenario, plan: []
     """What the format has no words for."""
+    comment: Callable[[Scenario], str] = lambda scenario: ""
+    """Lines below the first comment."""
     unsaid: Callable[[Scenario, TrainPlan], list[str]] = lambda scenario, plan: []
     """What stands elsewhere in that trainer, or is lost."""
 
@@ -87,6 +91,7 @@ class MappedFormat:
         section, assumed = document.section(), list[Remark]()
         model = self._model(document, section, assumed)
         known = {"software": self.software, "gpus": None, "seq_length": document.request.seq_length}
+        known["ways"] = self.table.more.get("ways", {})
         reading = read_fields(self.table, section, {**known, **self.hooks.begin(document, section, assumed)})
         reading.assumed = assumed = [*assumed, *reading.assumed]
         self.hooks.complete(reading, document)
@@ -95,11 +100,11 @@ class MappedFormat:
             table=self.table,
             assumed=assumed,
             not_modelled=reading.not_modelled,
-            ways=self.table.more.get("ways", {}),
             **run_fields(reading.fields),
         )
         self.hooks.finish(reading, run)
-        return record(document, run, section, self.settings, self.hooks.wish(reading, self.wish))
+        spell, wish = self.hooks.words(reading) if self.hooks.words is not None else (self.settings, self.wish)
+        return record(document, run, section, spell, wish)
 
     def _model(self, document: Document, section: Section, assumed: list[Remark]) -> ModelSpec:
         """The model that the file names. Raises InputError."""
@@ -123,14 +128,15 @@ class MappedFormat:
     def refused(self, scenario: Scenario, plan: TrainPlan) -> list[str]:
         """What the format has no words for."""
         says = self.table.more["says"]
-        odd = foreign(scenario, plan, says["keys"], says.get("numerics", {}), options=says.get("options", ()))
+        shown, packs = self.hooks.shown(scenario, plan), says.get("packs", False)
+        odd = foreign(scenario, shown, says["keys"], says.get("numerics", {}), packs=packs, options=says.get("options", ()))
         return [*odd, *self.hooks.refused(scenario, plan)]
 
     def write(self, scenario: Scenario, plan: TrainPlan) -> Written:
         """The file of a plan."""
         syntax = self.table.more["syntax"]
         text = SYNTAXES[syntax](self.values(scenario, plan))
-        top = "" if syntax == "json" else f"# {head(scenario, plan)}\n"
+        top = "" if syntax == "json" else f"# {head(scenario, plan)}\n{self.hooks.comment(scenario)}"
         unsaid = tuple(self.hooks.unsaid(scenario, plan))
         return Written(file_name=self.table.more["file"], text=top + text, unsaid=unsaid)
 

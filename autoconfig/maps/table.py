@@ -53,7 +53,7 @@ from typing import Any
 
 from autoconfig.specs.remarks import Effect
 
-NOTHING = ("none", "false", "0", "0.0", "", "[]", "{}")
+NOTHING = ("none", "false", "no", "off", "0", "0.0", "", "[]", "{}")
 """Values of a key that switch nothing on."""
 TYPES = ("whole", "count", "number", "flag", "word", "list")
 WAYS = ("", "always", "unusual")

@@ -7,7 +7,7 @@ from autoconfig.specs.remarks import sentences
 
 from autoconfig.formats.check import check_file, read_any, read_file
 from autoconfig.formats.edit import changed
-from autoconfig.formats.trainers import words_of_trainer
+from autoconfig.formats.hooks.trainers import words_of_trainer
 from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from autoconfig.formats.mapped import Hooks, MappedFormat
-from autoconfig.formats.record import Document
+from autoconfig.formats.record import Document, Spell
 from autoconfig.maps.read import Reading, read_fields, remarks_of
 from autoconfig.maps.tree import Section
 from autoconfig.specs.errors import InputError, UnsupportedError
@@ -96,10 +96,11 @@ def _complete(reading: Reading, document: Document) -> None:
         reading.not_modelled.append(other_state("optimizer.type", name))
 
 
-def _wish(reading: Reading, wish: Constraints) -> Constraints:
-    """Return the plans without ZeRO where the optimizer is not for it."""
-    unsharded = {"fsdp": frozenset({0}), "dist_opt": frozenset({False})}
-    return Constraints(fixed={**wish.fixed, **unsharded}) if reading.fields.get("optimizer_type") == "one_bit" else wish
+def _words(reading: Reading) -> tuple[Spell, Constraints]:
+    """Return the words for a plan, and the plans: without ZeRO where the optimizer is not for it."""
+    one_bit = reading.fields.get("optimizer_type") == "one_bit"
+    unsharded = {"fsdp": frozenset({0}), "dist_opt": frozenset({False})} if one_bit else {}
+    return DEEPSPEED.settings, Constraints(fixed={**DEEPSPEED.wish.fixed, **unsharded})
 
 
 def bucket(scenario: Scenario) -> int | None:
@@ -128,7 +129,7 @@ DEEPSPEED = MappedFormat(
     hooks=Hooks(
         begin=lambda document, section, assumed: {"software": stack_of(section, document, assumed)},
         complete=_complete,
-        wish=_wish,
+        words=_words,
         written=lambda scenario, plan, said: said.update(
             dict.fromkeys(("reduce_bucket", "allgather_bucket"), bucket(scenario))
         ),

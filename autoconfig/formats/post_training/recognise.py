@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from autoconfig.formats.options import options_of, overrides_of, processes, read_command
 from autoconfig.formats.post_training import slime
 from autoconfig.formats.post_training.inherit import whole_values
 from autoconfig.formats.readers.hugging_face.preferences import algorithm_of, plans
-from autoconfig.formats.readers.options import options_of, overrides_of, processes, read_command
 from autoconfig.maps.tree import Section, Tree, load_yaml
 from autoconfig.megatron.shell.commands import text_of
 from autoconfig.planning.work import require_short

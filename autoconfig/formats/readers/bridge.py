@@ -14,8 +14,8 @@ from itertools import pairwise
 
 from autoconfig.formats.argument_names import argument_name
 from autoconfig.formats.bridge_recipes import published_recipes
+from autoconfig.formats.options import OVERRIDE, overrides_of, read_command
 from autoconfig.formats.readers.megatron_words import SIZES, SWITCHES, with_sizes, words_of
-from autoconfig.formats.readers.options import OVERRIDE, overrides_of, read_command
 from autoconfig.formats.record import Document, from_words, model_named, other_optimizer, unknown_keys, with_lora, word
 from autoconfig.formats.words import header_of
 from autoconfig.formats.writers.bridge import PRECISIONS, settings

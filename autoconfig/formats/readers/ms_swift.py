@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from autoconfig.formats.options import options_of, processes, read_command
 from autoconfig.formats.projections import ALL_LINEAR
 from autoconfig.formats.readers.hugging_face.preferences import not_supervised
 from autoconfig.formats.readers.hugging_face.sharding import require_sharding
 from autoconfig.formats.readers.hugging_face.trainer import keep_type, training
 from autoconfig.formats.readers.hugging_face.trainer import settings as trainer_settings
 from autoconfig.formats.readers.megatron_words import DEPTHS, spelled, words_of
-from autoconfig.formats.readers.options import options_of, processes, read_command
 from autoconfig.formats.record import Document, from_words, model_named, record, with_lora, word
 from autoconfig.formats.writers.ms_swift import settings
 from autoconfig.maps.tree import Section

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from autoconfig.formats.hooks.accelerate import ACCELERATE
 from autoconfig.formats.hooks.deepspeed import DEEPSPEED
 from autoconfig.formats.hooks.torchtitan import TORCHTITAN
 from autoconfig.formats.mapped import MappedFormat
 from autoconfig.formats.words import Settings, Written
 from autoconfig.formats.writers import (
-    accelerate,
     bridge,
     megatron_yaml,
     ms_swift,
@@ -41,13 +41,7 @@ class Writer:
 
 WRITERS: dict[str, Writer | MappedFormat] = {
     "deepspeed": DEEPSPEED,
-    "accelerate": Writer(
-        write=accelerate.write,
-        refused=accelerate.refused,
-        settings=accelerate.settings,
-        wish=accelerate.WISH,
-        software="torch-eager",
-    ),
+    "accelerate": ACCELERATE,
     "megatron-yaml": Writer(write=megatron_yaml.write, refused=megatron_yaml.refused, settings=megatron_yaml.settings),
     "bridge": Writer(write=bridge.write, refused=bridge.refused, settings=bridge.settings),
     "transformer-config": Writer(
@@ -75,7 +69,7 @@ WRITERS: dict[str, Writer | MappedFormat] = {
         write=trainers.write_axolotl,
         refused=trainers.refused_by_axolotl,
         settings=trainers.settings_of_axolotl,
-        wish=accelerate.WISH,
+        wish=ACCELERATE.wish,
         software=trl.SOFTWARE,
     ),
 }

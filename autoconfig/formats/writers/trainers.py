@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from autoconfig.formats.hooks.accelerate import ACCELERATE
 from autoconfig.formats.hooks.deepspeed import FULL
-from autoconfig.formats.trainers import words_of_trainer
+from autoconfig.formats.hooks.trainers import words_of_trainer
 from autoconfig.formats.words import Settings, Written, accumulation, head
-from autoconfig.formats.writers import accelerate, trl
+from autoconfig.formats.writers import trl
 from autoconfig.planning.export_files import remark
 from autoconfig.specs.plan import NONE, TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -51,7 +52,7 @@ def refused_by_factory(scenario: Scenario, plan: TrainPlan) -> list[str]:
     shown = plan.replace(offload=0.0, fsdp=3 if plan.recompute == FULL else plan.fsdp, dist_opt=False)
     narrow = trl.narrow(scenario, plan)
     narrow = replace(narrow, given=replace(narrow.given, zero_bucket=None))  # DeepSpeed's file says it
-    return list(dict.fromkeys([*odd, *accelerate.refused(narrow, shown)]))
+    return list(dict.fromkeys([*odd, *ACCELERATE.refused(narrow, shown)]))
 
 
 def write_factory(scenario: Scenario, plan: TrainPlan) -> Written:

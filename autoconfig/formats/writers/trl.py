@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from autoconfig.formats.hooks.accelerate import ACCELERATE
 from autoconfig.formats.hooks.deepspeed import FULL
 from autoconfig.formats.projections import named_modules
 from autoconfig.formats.words import Settings, Written, accumulation, head
-from autoconfig.formats.writers import accelerate
 from autoconfig.formats.writers.bridge import LORA_ALPHA
 from autoconfig.planning.export_files import remark
 from autoconfig.specs.models.model import ModelSpec
@@ -24,13 +24,13 @@ LOSS = "fused"
 """TRL's supervised loss: log-probabilities of tiles of the output layer, whose logits are never held and made again in backward
 (trl/kernels/chunked_logprob.py of 1.16; chunks of the loss under checkpoints from 1.7 on, huggingface/trl#5846; releases before
 hold them, loss `plain`)."""
-WISH = accelerate.WISH
+WISH = ACCELERATE.wish
 SFT, LAUNCH = "sft.yaml", "accelerate.yaml"
 
 
 def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
     """The values of both files that depend on the plan."""
-    launch = accelerate.settings(scenario, plan).items()
+    launch = ACCELERATE.settings(scenario, plan).items()
     return {
         "per_device_train_batch_size": (str(plan.mbs),),
         "gradient_accumulation_steps": (str(accumulation(scenario, plan)),),
@@ -44,7 +44,7 @@ def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
     zero = scenario.software.sharding == "deepspeed"
     recompute = NONE if plan.recompute == FULL else plan.recompute
     shown = plan.replace(dist_opt=plan.dist_opt and zero, recompute=recompute)  # nothing to shard of adapters' state
-    return list(dict.fromkeys(refused_by_trainer(scenario, plan) + accelerate.refused(narrow(scenario, plan), shown)))
+    return list(dict.fromkeys(refused_by_trainer(scenario, plan) + ACCELERATE.refused(narrow(scenario, plan), shown)))
 
 
 def refused_by_trainer(scenario: Scenario, plan: TrainPlan) -> list[str]:

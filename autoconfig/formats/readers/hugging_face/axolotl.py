@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from autoconfig.formats.hooks.accelerate import ACCELERATE
 from autoconfig.formats.hooks.deepspeed import DEEPSPEED
+from autoconfig.formats.hooks.trainers import words_of_trainer
 from autoconfig.formats.readers.hugging_face.preferences import not_supervised
 from autoconfig.formats.readers.hugging_face.sharding import is_named, names_deepspeed
 from autoconfig.formats.readers.hugging_face.trainer import HARMLESS, keep_type, settings, settings_of_fsdp, training
 from autoconfig.formats.record import Document, record
-from autoconfig.formats.trainers import words_of_trainer
 from autoconfig.formats.words import Settings
-from autoconfig.formats.writers import accelerate, trl
+from autoconfig.formats.writers import trl
 from autoconfig.formats.writers.trainers import settings_of_axolotl
 from autoconfig.maps.tree import Section
 from autoconfig.megatron.check_input import CheckInput
@@ -65,7 +66,7 @@ def read(document: Document) -> CheckInput:
     if not zero and not run.fsdp and not section.has("use_liger_kernel"):
         run.software = trl.SOFTWARE
     spell = _of_zero if zero else _of_list if section.flat.get("fsdp") not in (None, True) else settings_of_axolotl
-    return record(document, run, section, spell, keep_type(section, run, DEEPSPEED.wish if zero else accelerate.WISH))
+    return record(document, run, section, spell, keep_type(section, run, DEEPSPEED.wish if zero else ACCELERATE.wish))
 
 
 def _listed(value: object) -> list[object]:

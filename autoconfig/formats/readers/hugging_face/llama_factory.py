@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from autoconfig.formats.options import options_of, processes, read_command
 from autoconfig.formats.readers.hugging_face.preferences import algorithm_of, not_supervised
 from autoconfig.formats.readers.hugging_face.sharding import is_named, names_deepspeed, require_sharding
 from autoconfig.formats.readers.hugging_face.trainer import keep_type, settings, training
-from autoconfig.formats.readers.options import options_of, processes, read_command
 from autoconfig.formats.record import Document, record
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError

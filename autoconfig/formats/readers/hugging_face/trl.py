@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from autoconfig.formats.hooks.accelerate import from_launcher, layout, settings_of_zero
 from autoconfig.formats.hooks.deepspeed import DEEPSPEED
-from autoconfig.formats.readers.accelerate import from_launcher, layout, not_modelled, settings_of_zero
+from autoconfig.formats.options import options_of, read_command
 from autoconfig.formats.readers.hugging_face.preferences import KEYS, algorithm_of, not_supervised
 from autoconfig.formats.readers.hugging_face.sharding import names_deepspeed, require_sharding
 from autoconfig.formats.readers.hugging_face.trainer import MORE, keep_type, name_liger, settings, settings_of_fsdp, training
-from autoconfig.formats.readers.options import options_of, read_command
 from autoconfig.formats.record import Document, TrainerRun, record
 from autoconfig.formats.words import header_of
 from autoconfig.formats.writers import trl
@@ -229,12 +229,12 @@ def _launch(document: Document, run: TrainerRun, written: str) -> bool:
     run.software = trl.SOFTWARE
     if (launch := document.launch) is not None:
         section = launch.section()
-        found = layout(section, run.assumed, document.request.gpus, launch.beside)
+        found, odd = layout(section, run.assumed, document.request.gpus, launch.beside)
         recompute = found.pop("recompute")
         for name, value in found.items():
             setattr(run, name, run.gpus if value is None else value)
         run.recompute = recompute if recompute != NONE else run.recompute
-        run.not_modelled += not_modelled(section)
+        run.not_modelled += odd
         run.assumed.append(note(_told(document)))
         return run.software == "deepspeed"
     plan = parse_plan(written, run.gpus or 1) if written else None
