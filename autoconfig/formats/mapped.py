@@ -88,12 +88,13 @@ class MappedFormat:
 
     def read(self, document: Document) -> CheckInput:
         """The record of a file. Raises InputError, UnsupportedError."""
-        section, assumed = document.section(), list[Remark]()
+        section, assumed, more = document.section(), list[Remark](), list[Remark]()
+        own = self.hooks.begin(document, section, more)
         model = self._model(document, section, assumed)
-        known = {"software": self.software, "gpus": None, "seq_length": document.request.seq_length}
+        known: dict[str, Any] = {"software": self.software, "gpus": None, "seq_length": document.request.seq_length}
         known["ways"] = self.table.more.get("ways", {})
-        reading = read_fields(self.table, section, {**known, **self.hooks.begin(document, section, assumed)})
-        reading.assumed = assumed = [*assumed, *reading.assumed]
+        reading = read_fields(self.table, section, {**known, **own})
+        reading.assumed = assumed = [*assumed, *more, *reading.assumed]
         self.hooks.complete(reading, document)
         run = TrainerRun(
             model=model,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoconfig.maps.table import FieldRow, KeyRule, Map, looked_up, matches
+from autoconfig.maps.table import FieldRow, KeyRule, Map, looked_up, matches, switches_on
 from autoconfig.maps.tree import Section
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.remarks import Remark
@@ -102,7 +102,7 @@ def _read_entry(entry: FieldRow, reading: Reading) -> None:
     if value is None and entry.default is not None:
         value = entry.default
         if entry.assumed:
-            reading.assumed.append(Remark(entry.name, value, entry.assumed))
+            reading.assumed.append(Remark(entry.keys[0], value, entry.assumed))
     if value is not None:
         fields |= {entry.name: value, **(_meaning(entry, section, value) if entry.values else {})}
 
@@ -120,6 +120,8 @@ def _value(entry: FieldRow, section: Section) -> Any:
     section.used.add(path)
     if matches(entry.open, str(section.flat.get(path)).lower()):
         return None
+    if entry.type == "on":
+        return any([switches_on(section.get(key)) for key in entry.keys])
     if entry.type == "flag":
         return None if section.get(path) is None else section.flag(path)
     if entry.type == "list":

@@ -7,7 +7,8 @@ The engine knows no framework: who reads another kind of file writes a table, an
 
     [fields.micro_batch]               # a field, or a word of the map's own that later entries and code go by
     keys = ["train.micro_batch", "micro_batch_size"]   # the first that is there counts; the first one is written
-    type = "count"                     # whole, count (at least 1), number, flag, word (the default), list
+    type = "count"                     # whole, count (at least 1), number, flag, word (the default), list; on: one of its keys
+                                       # has another value than those of NOTHING
     needed = true                      # an error names what is missing; or: default = 1
 
     [fields.checkpointing]
@@ -45,7 +46,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
@@ -55,7 +56,7 @@ from autoconfig.specs.remarks import Effect
 
 NOTHING = ("none", "false", "no", "off", "0", "0.0", "", "[]", "{}")
 """Values of a key that switch nothing on."""
-TYPES = ("whole", "count", "number", "flag", "word", "list")
+TYPES = ("whole", "count", "number", "flag", "word", "list", "on")
 WAYS = ("", "always", "unusual")
 
 
@@ -120,7 +121,7 @@ class KeyRule:
     def holds(self, value: object) -> bool:
         """Whether the rule is about this value."""
         word = str(value).lower()
-        return matches(self.only, word) if self.only else word not in (*NOTHING, *self.usual)
+        return matches(self.only, word) if self.only else switches_on(word) and word not in self.usual
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +139,15 @@ class Map:
     def changes_nothing(self, path: str) -> bool:
         """Whether a key is known to change neither memory nor time."""
         return matches(self.harmless, path)
+
+    def beside(self, other: Map) -> Map:
+        """This map with the rules and the harmless keys of another one."""
+        return replace(
+            self,
+            refused=(*other.refused, *self.refused),
+            not_modelled=(*self.not_modelled, *other.not_modelled),
+            harmless=(*self.harmless, *other.harmless),
+        )
 
     def below(self, path: str) -> Map:
         """The part of the map whose keys stand below a path."""
@@ -162,6 +172,11 @@ def looked_up(table: Mapping[str, Any], word: str) -> Any:
     if found is not None:
         return found
     return next((value for pattern, value in table.items() if fnmatchcase(lower, pattern.lower())), None)
+
+
+def switches_on(value: object) -> bool:
+    """Whether a value of a key is none of those that switch nothing on."""
+    return str(value).lower() not in NOTHING
 
 
 def map_of(table: Mapping[str, Any]) -> Map:

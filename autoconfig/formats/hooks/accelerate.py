@@ -12,7 +12,7 @@ from autoconfig.formats.mapped import Hooks, MappedFormat, run_fields
 from autoconfig.formats.options import options_of
 from autoconfig.formats.record import Document
 from autoconfig.formats.words import Settings, accumulation
-from autoconfig.maps.read import Reading, read_fields
+from autoconfig.maps.read import Reading, read_entry, read_fields
 from autoconfig.maps.tree import Section
 from autoconfig.megatron.shell.commands import plain_value
 from autoconfig.specs.errors import InputError, UnsupportedError
@@ -68,6 +68,11 @@ def _place(reading: Reading, assumed: list[Remark], asked: int | None, beside: B
     said["bucket_bytes"] = sharding.pop("options", StackOptions()).bucket_bytes
     if zero is not section:
         said |= sharding
+
+
+def _begin(document: Document, section: Section, assumed: list[Remark]) -> dict[str, Any]:
+    read_entry(ACCELERATE.table.entry("kind"), section)  # of another kind no model helps
+    return {"alone": True}
 
 
 def _complete(reading: Reading, document: Document) -> None:
@@ -176,7 +181,7 @@ def _comment(scenario: Scenario) -> str:
 ACCELERATE = MappedFormat(
     name="accelerate",
     hooks=Hooks(
-        begin=lambda document, section, assumed: {"alone": True},
+        begin=_begin,
         complete=_complete,
         words=_words,
         shown=lambda scenario, plan: plan.replace(

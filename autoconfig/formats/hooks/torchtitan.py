@@ -95,7 +95,7 @@ def _finish(reading: Reading, run: TrainerRun) -> None:
     """Add what depends on the model: stages, and whether its experts are quantised. Raises InputError."""
     said = reading.fields
     if run.pp > 1:
-        run.vpp, run.split = _stages(said, run.model.num_layers)
+        run.vpp, run.split = _stages(reading, run.model.num_layers)
     if said["balanced"] and run.model.is_moe:
         run.numerics = {**run.numerics, "moe_imbalance": 1.0}
     names = said["converters"]
@@ -111,8 +111,9 @@ def _finish(reading: Reading, run: TrainerRun) -> None:
         run.assumed.append(Remark("optimizer", "muon", why, Effect.TIME))
 
 
-def _stages(said: dict[str, Any], layers: int) -> tuple[int, PipelineSplit]:
+def _stages(reading: Reading, layers: int) -> tuple[int, PipelineSplit]:
     """Return the stages of a rank and where the layers are. Raises InputError."""
+    said = reading.fields
     pp, schedule, each = said["pp"], said["schedule"], said.get("stage_layers")
     counted = layers + said["first_less"] + said["last_less"]
     stages = -(-counted // each) if each else pp * (2 if schedule == "several" else 1)
@@ -120,7 +121,8 @@ def _stages(said: dict[str, Any], layers: int) -> tuple[int, PipelineSplit]:
         raise InputError(f"pipeline_parallel_layers_per_stage {each}: {stages} stages are no multiple of {pp} ranks")
     if (stages == pp) != (schedule == "one"):
         wanted = "one stage" if schedule == "one" else "at least two stages"
-        raise InputError(f"pipeline_parallel_schedule has {wanted} a rank, and the file gives {stages // pp}")
+        name = (reading.section.word(*TORCHTITAN.table.entry("schedule").keys) or "1F1B").lower()
+        raise InputError(f"pipeline_parallel_schedule {name} has {wanted} a rank, and the file gives {stages // pp}")
     sizes = [counted // stages + int(number < counted % stages) for number in range(stages)]
     sizes[0] -= said["first_less"]
     sizes[-1] -= said["last_less"]
