@@ -170,6 +170,7 @@ def fields_of(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
     keys = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "dp", "dist_opt", "fsdp", "offload", "first", "last")
     return {
         **{key: getattr(plan, key) for key in keys},
+        "dist_opt": plan.dist_opt and not plan.fsdp,
         **{one.name: getattr(scenario.numerics, one.name) for one in fields(Numerics)},
         "recompute": str(plan.recompute),
         "micro_batch": plan.mbs,

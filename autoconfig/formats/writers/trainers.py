@@ -1,4 +1,4 @@
-"""LLaMA-Factory's and axolotl's YAML: TRL's settings in their words (data/trainers.toml), and what each says otherwise."""
+"""LLaMA-Factory's and axolotl's YAML: TRL's settings in their words (data/maps/), and what each says otherwise."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from autoconfig.formats.hooks.accelerate import ACCELERATE
 from autoconfig.formats.hooks.deepspeed import FULL
-from autoconfig.formats.hooks.trainers import words_of_trainer
 from autoconfig.formats.words import Settings, Written, accumulation, head
 from autoconfig.formats.writers import trl
+from autoconfig.maps.table import Map, load_map
 from autoconfig.planning.export_files import remark
 from autoconfig.specs.plan import NONE, TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -18,19 +18,23 @@ FACTORY, AXOLOTL = "llama-factory", "axolotl"
 _BITS = {"nf4": 4, "nf4_single": 4, "int8": 8}
 
 
+def _table(name: str) -> Map:
+    return load_map(name.replace("-", "_"))
+
+
 def _renamed(scenario: Scenario, plan: TrainPlan, name: str) -> dict[str, Any]:
     """TRL's values that the program has a word for, in its words."""
-    words = words_of_trainer(name).words
+    words = _table(name).more["words"]
     return {words[key]: value for key, value in trl.values(scenario, plan).items() if key in words}
 
 
 def _written(scenario: Scenario, plan: TrainPlan, name: str, values: dict[str, Any], asked: str) -> Written:
-    model = words_of_trainer(name).words["model_name_or_path"]
+    model = _table(name).more["words"]["model_name_or_path"]
     todo = [f"# add {asked}"]
     if model not in values:
         todo.append(f"# add {model}: the folder of {remark(scenario.model.name)}, or its id on the hub")
     text = "\n".join([f"# {head(scenario, plan)}", *todo, *trl.lines_of(values), ""])
-    return Written(file_name=words_of_trainer(name).file, text=text, unsaid=(f"data: {asked}",))
+    return Written(file_name=_table(name).more["file"], text=text, unsaid=(f"data: {asked}",))
 
 
 def deepspeed_name(plan: TrainPlan) -> str:

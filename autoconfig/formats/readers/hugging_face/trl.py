@@ -13,7 +13,7 @@ from autoconfig.formats.hooks.deepspeed import DEEPSPEED
 from autoconfig.formats.options import options_of, read_command
 from autoconfig.formats.readers.hugging_face.preferences import KEYS, algorithm_of, not_supervised
 from autoconfig.formats.readers.hugging_face.sharding import names_deepspeed, require_sharding
-from autoconfig.formats.readers.hugging_face.trainer import MORE, keep_type, name_liger, settings, settings_of_fsdp, training
+from autoconfig.formats.readers.hugging_face.trainer import keep_type, name_liger, settings, settings_of_fsdp, training
 from autoconfig.formats.record import Document, TrainerRun, record
 from autoconfig.formats.words import header_of
 from autoconfig.formats.writers import trl
@@ -24,7 +24,7 @@ from autoconfig.planning.export_files import MARK
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.parameters import dense_gemm_weights, total_parameters
 from autoconfig.specs.plan import NONE, parse_plan
-from autoconfig.specs.remarks import Remark, note
+from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.software.bitsandbytes import FROZEN_BYTES
 
 LENGTH = 1024
@@ -179,13 +179,13 @@ def _widen(run: TrainerRun, *, frozen: bool) -> None:
         if run.recompute == NONE:
             why = "which autocast saves for backward: more memory"
             most = 2.0 * total_parameters(run.model)
-            run.not_modelled.append(Remark("casts of frozen fp32 weights", None, why, MORE, most))
+            run.not_modelled.append(Remark("casts of frozen fp32 weights", None, why, Effect.MORE_MEMORY, most))
     if run.numerics.get("frozen_dtype") in FROZEN_BYTES:
         why = "embedding, output layer and norms are loaded in float32 (dtype: bfloat16 says 16 bits): more memory"
         most = 2.0 * (
             total_parameters(run.model) - sum(dense_gemm_weights(run.model, kind, 1) for kind in run.model.layer_kinds)
         )
-        run.not_modelled.append(Remark("dtype", None, why, MORE, most))
+        run.not_modelled.append(Remark("dtype", None, why, Effect.MORE_MEMORY, most))
 
 
 def _own_loss(run: TrainerRun, *, of_trl: bool) -> None:
