@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,37 +26,47 @@ ZERO = "deepspeed"
 
 
 def narrowed(given: Mapping[str, Any], form: str) -> dict[str, Any]:
-    """The fields of a search with --fix and --exclude of what the format says. Raises InputError where --fix asks for more, and
-    beside --export."""
-    fine_tunes = given.get("peft") not in (None, "none") or given.get("packed_length") is not None
-    if given.get("export") is not None and form not in EXPORTED and not (fine_tunes and form == "bridge"):
-        written = "Megatron-Bridge's overrides for adapters and packed samples" if fine_tunes else "Megatron-LM scripts"
-        raise InputError(
-            f"{option('export')} writes {written}; leave {option('format')} out, or take the plan to another format "
-            "with autoconfig export PLAN and autoconfig convert plan.json --format NAME"
-        )
-    asked: dict[str, set[str]] = {}
-    for text in given["fix"]:
-        for part in text.split(","):
-            key, _, value = part.partition("=")
-            asked.setdefault(key.strip(), set()).add(value.strip())
+    """Return the fields of a search with --fix and --exclude of what the format says. Raises InputError where --fix asks for
+    more, and beside --export."""
+    _require_exported(given, form)
+    fixed = _fixed(given["fix"])
     software = given.get("software") or WRITERS[form].software
-    if form == "trl" and given.get("software") is None and asked.get("offload", set()) - {"0", "0.0"}:
+    if form == "trl" and given.get("software") is None and fixed.get("offload", set()) - {"0", "0.0"}:
         software = ZERO
     wish = _wish(given, form, software)
     fix = list(given["fix"])
     for key, allowed in wish.fixed.items():
         words = {str(int(value)) if isinstance(value, bool) else str(value) for value in allowed}
-        if other := asked.get(key, set()) - words:
+        if other := fixed.get(key, set()) - words:
             raise InputError(
                 f"{option('format')} {form} says {key}={' or '.join(sorted(words))}, and {option('fix')} asks for "
                 f"{key}={', '.join(sorted(other))}; leave one of them out"
             )
-        if key not in asked:
-            fix += [f"{key}={word}" for word in sorted(words)]
+        fix += [f"{key}={word}" for word in sorted(words)] if key not in fixed else []
     more = [f"{key}={value}" for key, values in wish.excluded.items() for value in sorted(map(str, values))]
     loss = {"loss": given.get("loss") or trl.LOSS} if form == "trl" else {}
     return {**given, **loss, "fix": tuple(fix), "exclude": (*given["exclude"], *more), "software": software}
+
+
+def _require_exported(given: Mapping[str, Any], form: str) -> None:
+    """Raises InputError where --export writes another format."""
+    fine_tunes = given.get("peft") not in (None, "none") or given.get("packed_length") is not None
+    if given.get("export") is None or form in EXPORTED or (fine_tunes and form == "bridge"):
+        return
+    written = "Megatron-Bridge's overrides for adapters and packed samples" if fine_tunes else "Megatron-LM scripts"
+    raise InputError(
+        f"{option('export')} writes {written}; leave {option('format')} out, or take the plan to another format "
+        "with autoconfig export PLAN and autoconfig convert plan.json --format NAME"
+    )
+
+
+def _fixed(texts: Iterable[str]) -> dict[str, set[str]]:
+    """Return the values of each key of a plan that --fix asks for."""
+    fixed: dict[str, set[str]] = {}
+    for part in ",".join(texts).split(","):
+        key, _, value = part.partition("=")
+        fixed.setdefault(key.strip(), set()).add(value.strip())
+    return fixed
 
 
 def _wish(numerics: Mapping[str, object], form: str, software: str | None) -> Constraints:

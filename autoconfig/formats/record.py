@@ -30,7 +30,7 @@ from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.optimizers import is_adam
-from autoconfig.specs.software.software import StackOptions, load_stack, with_options
+from autoconfig.specs.software.software import SoftwareStack, StackOptions, load_stack, with_options
 from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.question import Request, read_switches, usual_dropout
 from autoconfig.training.space import Constraints
@@ -164,24 +164,13 @@ def other_optimizer(section: Section, *paths: str) -> str:
 def record(
     document: Document, run: TrainerRun, section: Section, spell: Spell | None = None, wish: Constraints | None = None
 ) -> CheckInput:
-    """The record of a trainer's file. Raises InputError for contradictions and what is missing."""
+    """Return the record of a trainer's file. Raises InputError for contradictions and what is missing."""
     request, assumed = document.request, run.assumed
     if request.core_release is not None:
         raise InputError(f"{option('core_release')} is for megatron-core, and this file is for another trainer; drop it")
-    head = header_of(document.text)
-    gpus = _gpus(request.gpus, head.gpus if head is not None and run.gpus is None else run.gpus, assumed)
-    asked = Request(
-        model=run.model.name,
-        gpus=gpus,
-        gpu=head.gpu if head is not None and not (request.gpu or request.cluster) else request.gpu,
-        cluster=request.cluster,
-        gpus_per_node=request.gpus_per_node,
-        memory_margin=request.memory_margin,
-        fit_chance=request.fit_chance,
-        own_calibration=request.own_calibration,
-    )
+    asked = _question(document, run)
     cluster = read_cluster(asked, assumed)
-    dp = max(1, gpus // (run.tp * run.pp * run.cp))
+    dp = max(1, cluster.num_gpus // (run.tp * run.pp * run.cp))
     batch = request.global_batch_size or _global_batch(run, dp, assumed)
     seq = request.seq_length or run.seq_length
     workload = _workload(run, seq, batch, _schedule_calls(run, dp, batch, assumed))
@@ -189,12 +178,7 @@ def record(
     stack = with_options(load_stack(request.software or _priced_as(document, run.software)), run.options)
     if request.software is None:
         assumed.append(Remark("software", stack.name, "", Effect.EVERYTHING))
-    kept = stack.memory.default_fsdp_grad_dtype if run.fsdp else ""
-    dropout = usual_dropout(model)
-    usual: dict[str, Any] = {"attention_dropout": dropout, "hidden_dropout": dropout}
-    usual["grad_reduce_dtype"] = kept or stack.memory.default_grad_dtype
-    numerics = Numerics(**{**usual, **run.numerics})
-    first, last = run.split.ends(model.num_layers) if run.split else (None, None)
+    numerics = _numerics(run, model, stack)
     require_format(cluster.gpu, numerics)
     scenario = Scenario(
         model=model,
@@ -204,22 +188,64 @@ def record(
         workload=workload,
         given=read_switches(request.switches, model, numerics),
     )
-    plan = TrainPlan(
-        tp=run.tp, pp=run.pp, vpp=run.vpp, cp=run.cp, ep=run.ep, etp=run.etp, sp=run.sp and run.tp > 1, dp=dp,
-        mbs=run.micro_batch,
-        recompute=run.recompute, dist_opt=run.dist_opt and not run.fsdp, fsdp=run.fsdp, offload=run.offload,
-        first=first, last=last,
-    )  # fmt: skip
     unread = [path for path in section.unused() if section.flat[path] is not None]
     harmless = run.table.changes_nothing if run.table is not None else run.harmless.fullmatch
-    unknown = unknown_keys(section, (path for path in unread if not harmless(path)))
     return CheckInput(
-        kind=document.format, question=question_of(scenario, tuple(assumed), replace(asked, software=stack.name)), plan=plan,
-        split=run.split, unknown=unknown, not_modelled=tuple(run.not_modelled), notes=(),
+        kind=document.format,
+        question=question_of(scenario, tuple(assumed), replace(asked, software=stack.name)),
+        plan=_plan(run, dp),
+        split=run.split,
+        unknown=unknown_keys(section, (path for path in unread if not harmless(path))),
+        not_modelled=tuple(run.not_modelled),
+        notes=(),
         ignored=tuple(section.own_words.get(path, path) for path in unread if harmless(path)),
         text=document.text,
-        script=None, spelled=spell, wish=wish, ways=run.ways,
-    )  # fmt: skip
+        script=None,
+        spelled=spell,
+        wish=wish,
+        ways=run.ways,
+    )
+
+
+def _question(document: Document, run: TrainerRun) -> Request:
+    """Return the request for a run, on the GPUs of the header of a file that `export` wrote where nobody says others. Raises
+    InputError."""
+    request, head = document.request, header_of(document.text)
+    asked = Request(
+        model=run.model.name,
+        gpus=_gpus(request.gpus, head.gpus if head is not None and run.gpus is None else run.gpus, run.assumed),
+        gpu=request.gpu,
+        cluster=request.cluster,
+        gpus_per_node=request.gpus_per_node,
+        memory_margin=request.memory_margin,
+        fit_chance=request.fit_chance,
+        own_calibration=request.own_calibration,
+    )
+    named = head is None or request.gpu or request.cluster
+    return asked if head is None or named else replace(asked, gpu=head.gpu)
+
+
+def _numerics(run: TrainerRun, model: ModelSpec, stack: SoftwareStack) -> Numerics:
+    """Return the types of a run, the trainer's own where its file does not say them."""
+    dropout = usual_dropout(model)
+    kept = stack.memory.default_fsdp_grad_dtype if run.fsdp else ""
+    usual: dict[str, Any] = {"attention_dropout": dropout, "hidden_dropout": dropout}
+    usual["grad_reduce_dtype"] = kept or stack.memory.default_grad_dtype
+    return Numerics(**{**usual, **run.numerics})
+
+
+def _plan(run: TrainerRun, dp: int) -> TrainPlan:
+    first, last = run.split.ends(run.model.num_layers) if run.split else (None, None)
+    keys = ("tp", "pp", "vpp", "cp", "ep", "etp", "fsdp", "offload", "recompute")
+    return TrainPlan(
+        **{key: getattr(run, key) for key in keys},
+        sp=run.sp and run.tp > 1,
+        dp=dp,
+        mbs=run.micro_batch,
+        dist_opt=run.dist_opt and not run.fsdp,
+        first=first,
+        last=last,
+    )
 
 
 def _gpus(asked: int | None, written: int | None, assumed: list[Remark]) -> int:

@@ -4,7 +4,7 @@ and is as fast."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,32 +69,39 @@ def search_format(
 ) -> tuple[SearchAnswer, list[str]]:
     """The plans that a format can say, and sentences: what it leaves out, which other ways there are to train all weights.
     Raises InputError."""
-    asked = _ordinary(given, form)
+    ordinary = _ordinary(given, form)
     refused: InputError | None = None
+    answer: SearchAnswer | None = None
+    lines: list[str] = []
     try:
         answer, lines = search_sayable(given, form, progress, whole=whole)
     except InputError as error:
-        if not asked or given.get("weights_are_masters"):
+        if not ordinary or given.get("weights_are_masters"):
             raise
         refused = error
-    if not asked:
+    if answer is not None and not ordinary:
         return answer, lines
-    others = [(way, found) for way in WAYS if (found := _tried(way, given, form)) is not None]
-    fits = [(way, found) for way, found in others if found.plans]
-    table = [_line(way, found) for way, found in fits]
-    if refused is not None and not fits:
-        raise refused
-    if refused is None and answer.plans:
-        return answer, lines + [f"other ways to train all weights: {line}" for line in table]
+    tried = ((way, _tried(way, given, form)) for way in WAYS)
+    fits = [(way, other) for way, other in tried if other is not None and other.plans]
+    if answer is not None and answer.plans:
+        return answer, lines + [f"other ways to train all weights: {_line(way, other)}" for way, other in fits]
     if not fits:
+        if refused is not None:
+            raise refused
+        assert answer is not None
         return answer, lines
-    seconds = {way.name: found.plans[0].report.step_seconds for way, found in fits}
-    exact = [way for way, _ in fits if _ROUNDING not in way.costs and seconds[way.name] <= seconds[fits[0][0].name]]
-    way = min(exact, key=lambda one: seconds[one.name], default=fits[0][0])
-    found, lines = search_sayable({**given, **_merged(way, given)}, form, progress, whole=whole)
-    why = f"does not fit with fp32 copies of the weights{_short(answer) if refused is None else ''}"
+    way = _best(fits)
+    best, lines = search_sayable({**given, **_merged(way, given)}, form, progress, whole=whole)
+    why = f"does not fit with fp32 copies of the weights{_short(answer)}"
     lines.append(f"{why}: answered is {way.name} ({way.options}), {way.costs}")
-    return found, lines + [f"another way: {line}" for line, (other, _) in zip(table, fits, strict=True) if other is not way]
+    return best, lines + [f"another way: {_line(other, found)}" for other, found in fits if other is not way]
+
+
+def _best(fits: Sequence[tuple[Way, SearchAnswer]]) -> Way:
+    """Return the first way that fits, or the fastest of those that lose no update and are as fast."""
+    seconds = {way.name: answer.plans[0].report.step_seconds for way, answer in fits}
+    exact = [way for way, _ in fits if _ROUNDING not in way.costs and seconds[way.name] <= seconds[fits[0][0].name]]
+    return min(exact, key=lambda one: seconds[one.name], default=fits[0][0])
 
 
 def _ordinary(given: Mapping[str, Any], form: str) -> bool:
@@ -127,6 +134,6 @@ def _line(way: Way, answer: SearchAnswer) -> str:
     )
 
 
-def _short(answer: SearchAnswer) -> str:
-    miss = answer.ranking.closest
+def _short(answer: SearchAnswer | None) -> str:
+    miss = None if answer is None else answer.ranking.closest
     return "" if miss is None else f" ({miss.excess_bytes / GIB:,.1f} GiB too much)"

@@ -14,7 +14,7 @@ from autoconfig.formats.options import options_of, read_command
 from autoconfig.formats.readers.hugging_face.preferences import KEYS, algorithm_of, not_supervised
 from autoconfig.formats.readers.hugging_face.sharding import names_deepspeed, require_sharding
 from autoconfig.formats.readers.hugging_face.trainer import keep_type, name_liger, settings, settings_of_fsdp, training
-from autoconfig.formats.record import Document, TrainerRun, record
+from autoconfig.formats.record import Document, Spell, TrainerRun, record
 from autoconfig.formats.words import header_of
 from autoconfig.formats.writers import trl
 from autoconfig.maps.tree import Section
@@ -26,6 +26,7 @@ from autoconfig.specs.models.parameters import dense_gemm_weights, total_paramet
 from autoconfig.specs.plan import NONE, parse_plan
 from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.software.bitsandbytes import FROZEN_BYTES
+from autoconfig.training.space import Constraints
 
 LENGTH = 1024
 """trl.SFTConfig.max_length."""
@@ -120,15 +121,15 @@ def _launcher(document: Document, script: Script, values: dict[str, object]) -> 
 
 
 def _read(document: Document, gpus: int | None, *, of_trl: bool) -> CheckInput:
-    """`of_trl`: the defaults are TRL's; else transformers' own, of a program around its Trainer."""
+    """Return the record. `of_trl`: the defaults are TRL's; else transformers' own, of a program around its Trainer."""
     head = header_of(document.text)
     if head is not None and document.launch is None:
         document = replace(document, launch=_written_with(document))
     section = document.section()
-    length = next((name for name in LENGTHS if section.has(name)), LENGTHS[0])
-    plain = of_trl and not section.has("bf16", "fp16")
-    if plain:
+    typed, checkpointed = section.has("bf16", "fp16"), section.has("gradient_checkpointing")
+    if of_trl and not typed:
         section.flat["bf16"] = True
+    length = next((name for name in LENGTHS if section.has(name)), LENGTHS[0])
     run = training(
         document,
         section,
@@ -139,36 +140,48 @@ def _read(document: Document, gpus: int | None, *, of_trl: bool) -> CheckInput:
         gpus=gpus,
     )
     _add_answers(section, run, length)
-    if of_trl:
-        why = "TRL's own from 1.7 on, which holds no logits (a release before: --loss plain)"
-        run.assumed.append(Remark("loss", trl.LOSS, why))
-    if not of_trl and not section.has("gradient_checkpointing"):
-        why = "the default of transformers' Trainer, whose program this is (trl's sft has it on)"
-        run.assumed.append(Remark("gradient_checkpointing", False, why))
+    run.assumed += _assumed_of_trl(typed) if of_trl else _assumed_of_trainer(section, checkpointed)
     run.ways = {**run.ways, "adapters": "use_peft: true"}
-    if not of_trl and not section.has("bf16", "fp16", "torch_dtype", "dtype"):
+    spell, wish = _sharded(document, section, run, head.plan if head else "", of_trl=of_trl)
+    return record(document, run, section, spell, wish)
+
+
+def _assumed_of_trl(typed: bool) -> list[Remark]:
+    """Return TRL's defaults; `typed`: the file says bf16 or fp16."""
+    loss = "TRL's own from 1.7 on, which holds no logits (a release before: --loss plain)"
+    precision = "the default of SFTConfig where neither bf16 nor fp16 is said (trl from 0.20 on)"
+    return [Remark("loss", trl.LOSS, loss), *([] if typed else [Remark("precision", "bf16", precision)])]
+
+
+def _assumed_of_trainer(section: Section, checkpointed: bool) -> list[Remark]:
+    """Return defaults of transformers' Trainer that TRL has otherwise; `checkpointed`: the file says whether it recomputes."""
+    remarks = []
+    if not checkpointed:
+        why = "the default of transformers' Trainer, whose program this is (trl's sft has it on)"
+        remarks.append(Remark("gradient_checkpointing", False, why))
+    if not section.has("bf16", "fp16", "torch_dtype", "dtype"):
         why = "transformers' own where neither bf16 nor fp16 is said (trl's sft has bf16)"
-        run.assumed.append(Remark("precision", "fp32", why))
-    if plain:
-        run.assumed.append(
-            Remark("precision", "bf16", "the default of SFTConfig where neither bf16 nor fp16 is said (trl from 0.20 on)")
-        )
-    wide = of_trl and (section.word("dtype", "torch_dtype") or "float32").lower() in ("float32", "fp32")
-    if names_deepspeed(section):
-        _own_loss(run, of_trl=of_trl)
-        return record(document, run, section, settings, keep_type(section, run, DEEPSPEED.wish))
-    sharded = bool(run.fsdp)
+        remarks.append(Remark("precision", "fp32", why))
+    return remarks
+
+
+def _sharded(document: Document, section: Section, run: TrainerRun, plan: str, *, of_trl: bool) -> tuple[Spell, Constraints]:
+    """Shard the run as its file, its launch or the plan of its header says; return the words for a plan, and the plans that
+    these files can say."""
     own = run.options
-    zero = _launch(document, run, head.plan if head else "")
-    run.options = replace(run.options, compiled=own.compiled, loss_fusion=own.loss_fusion)  # beside buckets of accelerate's
-    _own_loss(run, of_trl=of_trl)
+    loss = trl.LOSS if of_trl else own.loss_fusion
+    if names_deepspeed(section):
+        run.options = replace(own, loss_fusion=loss)
+        return settings, keep_type(section, run, DEEPSPEED.wish)
+    by_file = bool(run.fsdp) and document.launch is None
+    zero = _launch(document, run, plan)
+    run.options = replace(run.options, compiled=own.compiled, loss_fusion=loss)  # beside buckets of accelerate's
     name_liger(section, run)
     wish = keep_type(section, run, DEEPSPEED.wish if zero else trl.WISH)
-    frozen = section.flag("use_peft") and not any(section.flag(key) for key in ("load_in_4bit", "load_in_8bit"))
-    if wide:
-        _widen(run, frozen=frozen)
-    spell = settings_of_zero if zero else settings_of_fsdp if sharded and document.launch is None else trl.settings
-    return record(document, run, section, spell, wish)
+    if of_trl and (section.word("dtype", "torch_dtype") or "float32").lower() in ("float32", "fp32"):
+        quantised = [section.flag(key) for key in ("load_in_4bit", "load_in_8bit")]
+        _widen(run, frozen=section.flag("use_peft") and not any(quantised))
+    return settings_of_zero if zero else settings_of_fsdp if by_file else trl.settings, wish
 
 
 def _widen(run: TrainerRun, *, frozen: bool) -> None:
@@ -186,12 +199,6 @@ def _widen(run: TrainerRun, *, frozen: bool) -> None:
             total_parameters(run.model) - sum(dense_gemm_weights(run.model, kind, 1) for kind in run.model.layer_kinds)
         )
         run.not_modelled.append(Remark("dtype", None, why, Effect.MORE_MEMORY, most))
-
-
-def _own_loss(run: TrainerRun, *, of_trl: bool) -> None:
-    """TRL's own loss."""
-    if of_trl:
-        run.options = replace(run.options, loss_fusion=trl.LOSS)
 
 
 def _add_answers(section: Section, run: TrainerRun, length: str) -> None:
