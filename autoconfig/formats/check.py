@@ -7,9 +7,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from autoconfig.evidence.read import read_files
-from autoconfig.formats.hooks.accelerate import ACCELERATE
-from autoconfig.formats.hooks.deepspeed import DEEPSPEED
-from autoconfig.formats.hooks.torchtitan import TORCHTITAN
+from autoconfig.formats.hooks.table import MAPPED
 from autoconfig.formats.readers import (
     bridge,
     flagscale,
@@ -36,10 +34,9 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.files import read_bytes, read_text
 
 READERS: dict[str, Callable[[Document], CheckInput]] = {
-    "accelerate": ACCELERATE.read,
+    **{name: one.read for name, one in MAPPED.items()},
     "axolotl": axolotl.read,
     "bridge": bridge.read,
-    "deepspeed": DEEPSPEED.read,
     "flagscale": flagscale.read,
     "gpt-neox": gpt_neox.read,
     "llama-factory": llama_factory.read,
@@ -49,7 +46,6 @@ READERS: dict[str, Callable[[Document], CheckInput]] = {
     "nanotron": nanotron.read,
     "nemo": nemo.read,
     "primus": primus.read,
-    "torchtitan": TORCHTITAN.read,
     "trl": trl.read,
 }
 HEAD_BYTES = 4_000_000

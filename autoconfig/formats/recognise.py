@@ -10,6 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from autoconfig.formats.hooks.table import MAPPED
 from autoconfig.formats.readers import megatron_log
 from autoconfig.formats.readers.bridge import is_list
 from autoconfig.formats.readers.hugging_face.preferences import not_supervised
@@ -80,9 +81,19 @@ class Mark:
 def _marks() -> tuple[Mark, ...]:
     text = (resources.files("autoconfig") / "data" / "format_marks.toml").read_text(encoding="utf-8")
     rows = tomllib.loads(text)["marks"]
-    return tuple(
-        Mark(**{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}) for row in rows
-    )
+    return tuple(map(_mark, rows))
+
+
+@cache
+def _own_marks() -> tuple[Mark, ...]:
+    """Return those that stand in the tables of formats."""
+    rows = ((name, row) for name, one in MAPPED.items() for row in one.table.more.get("marks", ()))
+    return tuple(_mark({"format": name, **row}) for name, row in rows)
+
+
+def _mark(row: Mapping[str, Any]) -> Mark:
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+    return Mark(**fields)
 
 
 def _at(values: Mapping[Any, Any], path: str) -> Any:
@@ -159,6 +170,8 @@ def _of_mapping(values: Any, syntax: str) -> tuple[str, Any]:
         raise InputError(f"this {what} holds no mapping; give a launch script or a trainer's configuration")
     keys = {str(key).replace("-", "_") for key in values}
     mark = next((mark for mark in _marks() if mark.is_on(values, keys, syntax)), None)
+    if mark is None or mark.unknown:
+        mark = next((own for own in _own_marks() if own.is_on(values, keys, syntax)), mark)
     if mark is None:
         raise UnknownFormat(
             f"no configuration that is known has the keys {', '.join(sorted(keys)[:8])}; docs/check.md lists the formats"

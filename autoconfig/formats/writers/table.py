@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from autoconfig.formats.hooks.accelerate import ACCELERATE
 from autoconfig.formats.hooks.deepspeed import DEEPSPEED
-from autoconfig.formats.hooks.torchtitan import TORCHTITAN
+from autoconfig.formats.hooks.table import MAPPED
 from autoconfig.formats.mapped import MappedFormat
 from autoconfig.formats.words import Settings, Written
 from autoconfig.formats.writers import (
@@ -40,14 +40,14 @@ class Writer:
 
 
 WRITERS: dict[str, Writer | MappedFormat] = {
-    "deepspeed": DEEPSPEED,
-    "accelerate": ACCELERATE,
+    "deepspeed": MAPPED["deepspeed"],
+    "accelerate": MAPPED["accelerate"],
     "megatron-yaml": Writer(write=megatron_yaml.write, refused=megatron_yaml.refused, settings=megatron_yaml.settings),
     "bridge": Writer(write=bridge.write, refused=bridge.refused, settings=bridge.settings),
     "transformer-config": Writer(
         write=transformer_config.write, refused=transformer_config.refused, settings=transformer_config.settings
     ),
-    "torchtitan": TORCHTITAN,
+    "torchtitan": MAPPED["torchtitan"],
     "ms-swift": Writer(write=ms_swift.write, refused=ms_swift.refused, settings=ms_swift.settings, software=DEFAULT_STACK),
     "primus": Writer(write=primus.write, refused=primus.refused, settings=primus.settings, software=DEFAULT_STACK),
     "nanotron": Writer(
@@ -73,3 +73,4 @@ WRITERS: dict[str, Writer | MappedFormat] = {
         software=trl.SOFTWARE,
     ),
 }
+WRITERS |= {name: one for name, one in MAPPED.items() if name not in WRITERS}
