@@ -283,3 +283,13 @@ def test_a_list_below_a_paragraph_is_a_list_in_the_site():
 ])  # fmt: skip
 def test_what_a_page_of_the_site_loads_from_elsewhere(tag, loads):
     assert bool(loaded_from_elsewhere(f"<p>{tag}</p>")) is loads
+
+
+def test_the_changelog_is_a_page_for_users():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    titles = re.findall(r"^## (\S+)", text, re.MULTILINE)
+    assert titles[:2] == ["Unreleased", "0.1.0"]
+    first = text.split("\n## 0.1.0")[1].splitlines()
+    assert len(first) <= 150 and all(line == "" or line.startswith(("- ", "### ")) for line in first[1:])
+    changes = text.split("\n## 0.1.0")[0].split("## Unreleased")[1].splitlines()
+    assert all(line == "" or line.startswith("- ") for line in changes), "CHANGELOG.md, Unreleased: one line a change"

@@ -1,4 +1,4 @@
-"""What somebody who joins relies on: the tiers of CONTRIBUTING, forms, hooks, the changelog, the check of a release."""
+"""What somebody who joins relies on: the tiers of CONTRIBUTING, forms, hooks, the check of a release."""
 
 import re
 import subprocess
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from autoconfig.cli.main import COMMANDS
 from tools import release
 
 ROOT = Path(__file__).parents[1]
@@ -57,14 +58,16 @@ def test_hooks_need_no_network_and_run_what_is_there():
     assert all(hook["entry"].startswith(".venv/bin/") for hook in hooks)
 
 
-def test_the_changelog_is_a_page_for_users():
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    titles = re.findall(r"^## (\S+)", text, re.MULTILINE)
-    assert titles[:2] == ["Unreleased", "0.1.0"]
-    first = text.split("\n## 0.1.0")[1].splitlines()
-    assert len(first) <= 150 and all(line == "" or line.startswith(("- ", "### ")) for line in first[1:])
-    changes = text.split("\n## 0.1.0")[0].split("## Unreleased")[1].splitlines()
-    assert all(line == "" or line.startswith("- ") for line in changes), "one line a change"
+def test_the_support_page_names_every_command_and_the_versions_that_judge():
+    page = (ROOT / "docs" / "support.md").read_text(encoding="utf-8")
+    assert [name for name in COMMANDS if f"`{name}`" not in page and f"`{name} " not in page] == []
+    extras = release.tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    pinned = [line for line in extras["judge"] if "==" in line]
+    pinned += (ROOT / "validation" / "judge" / "post_training.txt").read_text(encoding="utf-8").splitlines()
+    shown = {"torch": "torch", "megatron-core": "", "transformers": "transformers", "verl": "verl", "trl": "TRL"}
+    shown |= {"openrlhf": "OpenRLHF", "llamafactory": "LLaMA-Factory", "axolotl": "axolotl"}
+    versions = dict(line.split("==") for line in pinned if "==" in line)
+    assert [name for name, words in shown.items() if f"{words} {versions[name]}" not in page] == []
 
 
 @pytest.mark.service

@@ -1,4 +1,8 @@
-"""Write the pages that list what the code itself documents: the commands and their options, and packages (mkdocstrings)."""
+"""Write the pages that list what the code itself documents: the commands and their options, and packages (mkdocstrings).
+
+Options are shown as `--help-all` has them. mkdocs-click 0.9 would lose their groups, and prints click's mark for "no default"
+as if it were one.
+"""
 
 from __future__ import annotations
 
