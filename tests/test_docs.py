@@ -292,4 +292,4 @@ def test_the_changelog_is_a_page_for_users():
     first = text.split("\n## 0.1.0")[1].splitlines()
     assert len(first) <= 150 and all(line == "" or line.startswith(("- ", "### ")) for line in first[1:])
     changes = text.split("\n## 0.1.0")[0].split("## Unreleased")[1].splitlines()
-    assert all(line == "" or line.startswith("- ") for line in changes), "CHANGELOG.md, Unreleased: one line a change"
+    assert all(line == "" or line.startswith(("- ", "  ")) for line in changes), "CHANGELOG.md, Unreleased: a line is a change"
