@@ -231,7 +231,7 @@ def test_an_unknown_optimizer_loss_or_quantisation_leaves_memory_open(case, auto
 
 MEGATRON = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 "
-    "--max-position-embeddings 512 --micro-batch-size 1 --bf16 --optimizer {}\n"
+    "--max-position-embeddings 512 --vocab-size 50257 --micro-batch-size 1 --bf16 --optimizer {}\n"
 )
 
 

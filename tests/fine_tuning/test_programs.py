@@ -116,7 +116,7 @@ HELD = (
 )
 MEGATRON = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 "
-    "--max-position-embeddings 512 --micro-batch-size 1 --bf16 {}\n"
+    "--max-position-embeddings 512 --vocab-size 50257 --micro-batch-size 1 --bf16 {}\n"
 )
 MORE = {
     "scores that are held": (HELD, "attn_implementation: eager\n", "run.yaml"),

@@ -14,6 +14,7 @@ from autoconfig.formats.readers.hugging_face.trainer import settings as trainer_
 from autoconfig.formats.readers.megatron_words import DEPTHS, spelled, words_of
 from autoconfig.formats.record import Document, from_words, model_named, record, with_lora, word
 from autoconfig.formats.writers.ms_swift import settings
+from autoconfig.maps.table import load_map
 from autoconfig.maps.tree import Section
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
@@ -22,40 +23,7 @@ from autoconfig.specs.scenario import LORA_MODULES
 from autoconfig.specs.software.software import DEFAULT_STACK
 
 DECISIVE = frozenset({"--model", "--load", "--mcore-model", "--model-id-or-path", "--model-type"})
-MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size", "micro_batch_size")
-OWN = (
-    "model", "model_type", "train_type", "tuner_type", "torch_dtype", "max_length", "lora_rank", "lora_alpha", "target_modules",
-    "dataset", "load", "mcore_model", "packing", "save", "output_dir", "bf16", "fp16", "max_epochs", "num_train_epochs",
-    "load_from", "save_safetensors", "load_safetensors", "load_from_cache_file", "split_dataset_ratio", "eval_steps",
-    "save_steps", "dataloader_num_workers", "dataset_num_proc", "system", "model_author", "model_name", "logging_steps",
-    "report_to", "padding_free", "cached_dataset", "template", "streaming", "lazy_tokenize", "loss_scale",
-    "use_distributed_optimizer", "sequence_parallel_size", "nproc_per_node", "finetune", "save_total_limit", "loss_type",
-    "task_type", "save_missing_weights", "use_hf", "merge_lora", "attn_impl", "metric_for_best_model", "warmup_ratio",
-    "val_dataset",
-)  # fmt: skip
-"""What Megatron-SWIFT has beside Megatron-LM's arguments."""
-DEFAULTS = {
-    "micro_batch_size": 1,
-    "global_batch_size": 16,
-    "use_distributed_optimizer": True,
-    "expert_tensor_parallel_size": 1,
-    "moe_token_dispatcher_type": "alltoall",
-    "moe_grouped_gemm": True,
-    "hidden_dropout": 0.0,
-    "attention_dropout": 0.0,
-    "recompute_granularity": "selective",
-}
-"""What a run need not say and Megatron-LM has otherwise (swift/megatron/arguments/megatron_args.py of ms-swift, 00840e65 and
-006938be; no dropout where the model's config.json has none)."""
-SINCE_4 = {"cross_entropy_loss_fusion": True}
-"""The same of ms-swift 4, which calls the kind of training tuner_type (v4.0.0; v3.12.0, with train_type, has False)."""
-LEAST_BATCH = 16
-"""Samples of a step that `swift sft` reaches by accumulation where the file does not say how often, of micro-batches of 1
-unless it does (swift/trainers/arguments.py, 3602360a)."""
-OF_2 = ("sft_type", "model_id_or_path")
-"""Options of ms-swift 2, where max_length has 2048 as default; later ones have the model's longest (template_args.py)."""
-LORA_RANK = 8
-"""Its default (TunerMegatronArguments of the same module)."""
+SWIFT = load_map("ms_swift")
 
 
 def read(document: Document) -> CheckInput:
@@ -74,7 +42,7 @@ def read(document: Document) -> CheckInput:
     if kind := section.word("rlhf_type") or ("dpo" if "rlhf" in launcher else ""):  # its default
         raise UnsupportedError(not_supervised(f"--rlhf_type {kind[:20]}", kind))
     gpus = processes(variables) or launched
-    if any("megatron" in part for part in launcher) if launcher else any(section.has(key) for key in MEGATRON):
+    if any("megatron" in part for part in launcher) if launcher else any(section.has(key) for key in SWIFT.more["megatron"]):
         node = int(str(variables["NPROC_PER_NODE"])) if processes(variables) else None
         return replace(_megatron(document, section, gpus, node), notes=notes)
     require_sharding(section, launcher)
@@ -107,16 +75,22 @@ def _transformers(document: Document, section: Section, gpus: int | None) -> Che
     checkpoints = section.flag("gradient_checkpointing", default=True)
     dtype = section.word("torch_dtype", "dtype")
     section.flat.setdefault("torch_dtype", dtype or "bfloat16")
-    if not section.has("max_length", *OF_2) and document.request.seq_length is None:
+    if not section.has("max_length", *SWIFT.more["of_2"]) and document.request.seq_length is None:
         raise InputError(
             "max_length is not in the file, and its default is the longest that the model takes: add it, or say --seq-length N"
         )
     section.flat.setdefault("per_device_train_batch_size", 1)
     if not section.has("gradient_accumulation_steps") and (started := document.request.gpus or gpus):
         micro = section.count("per_device_train_batch_size") or 1
-        section.flat["gradient_accumulation_steps"] = max(1, -(-LEAST_BATCH // (micro * started)))
+        section.flat["gradient_accumulation_steps"] = max(1, -(-SWIFT.more["least_batch"] // (micro * started)))
     run = training(
-        document, section, name=name, kind=_kind(section, "lora"), length=("max_length", 2048), recompute=checkpoints, gpus=gpus
+        document,
+        section,
+        name=name,
+        kind=_kind(section, "lora"),
+        length=("max_length", SWIFT.more["length"]),
+        recompute=checkpoints,
+        gpus=gpus,
     )
     return record(document, run, section, trainer_settings, keep_type(section, run))
 
@@ -129,13 +103,13 @@ def _megatron(document: Document, section: Section, gpus: int | None, node: int 
     length = document.request.seq_length or section.count("max_length", "seq_length")
     if length is None:
         raise InputError("max_length is not in the file: say --seq-length N")
-    usual = DEFAULTS if section.has("train_type") else {**DEFAULTS, **SINCE_4}
+    usual = {**SWIFT.more["defaults"], **({} if section.has("train_type") else SWIFT.more["defaults_of_4"])}
     if (task := section.word("task_type") or "causal_lm") != "causal_lm":
         raise UnsupportedError(f"{section.place('task_type')} is {task[:20]}: without a vocabulary's output; read is causal_lm")
     for key, value in usual.items():
         if section.get(key) is None and not (key == "global_batch_size" and document.request.global_batch_size):
             section.flat[key] = value
-    words = words_of(section, (*OWN, "seq_length", DEPTHS))
+    words = words_of(section, (*SWIFT.more["own"], "seq_length", DEPTHS))
     model = model.replace(mtp_num_layers=section.whole(DEPTHS) or 0)  # trained only where it is asked for
     dtype = section.word("torch_dtype") or "bfloat16"
     words += [word("--seq-length"), word(length), word("--fp16" if dtype == "float16" else "--bf16")]
@@ -162,7 +136,7 @@ def _with_adapters(found: CheckInput, section: Section) -> CheckInput:
     if odd := sorted(given - {ALL_LINEAR, *LORA_MODULES}):
         raise InputError(f"target_modules {odd[0][:40]!r}: read are {ALL_LINEAR}, {', '.join(LORA_MODULES)}")
     targets = None if ALL_LINEAR in given else sorted(given)
-    found = with_lora(found, section.count("lora_rank") or LORA_RANK, targets, "lora_rank")
+    found = with_lora(found, section.count("lora_rank") or SWIFT.more["lora_rank"], targets, "lora_rank")
     if found.question.scenario.model.is_moe and (targets is None or {"linear_fc1", "linear_fc2"} & given):
         remark = Remark("target_modules", None, "adapters of experts: more memory and time", Effect.MORE_MEMORY)
         found = replace(found, not_modelled=(*found.not_modelled, remark))

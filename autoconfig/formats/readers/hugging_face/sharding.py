@@ -85,7 +85,7 @@ def _fsdp_config(section: Section, document: Document) -> Section:
 
 
 def _zero(section: Section, document: Document, assumed: list[Remark]) -> tuple[dict[str, Any], list[Remark]]:
-    """DeepSpeed's JSON inside the file, beside it, or known by its name."""
+    """Return what DeepSpeed's JSON says, inside the file, beside it, or by its name."""
     inside = {path.partition(".")[2]: value for path, value in section.flat.items() if path.startswith("deepspeed.")}
     text = section.get("deepspeed")
     beside = None if text is None else document.beside(str(text))
@@ -95,8 +95,12 @@ def _zero(section: Section, document: Document, assumed: list[Remark]) -> tuple[
         zero = Section(values if isinstance(values, Mapping) else {}, section.text, open_words=frozenset({"auto"}))
         if beside is not None:
             assumed.append(note(f"sharding as {PurePath(str(text)).name[:60]} beside it says"))
-        return sharding_of(zero, zero.whole("zero_optimization.stage") or 0, assumed), not_modelled(zero)
-    name = str(text).rsplit("/", 1)[-1]
+        return sharding_of(zero, None, assumed), not_modelled(zero)
+    return _zero_by_name(section, str(text).rsplit("/", 1)[-1], assumed), []
+
+
+def _zero_by_name(section: Section, name: str, assumed: list[Remark]) -> dict[str, Any]:
+    """Return the sharding that the name of a DeepSpeed file says, which is not beside. Raises InputError where it says none."""
     match = _STAGE.search(name)
     if match is None:
         raise InputError(
@@ -110,4 +114,4 @@ def _zero(section: Section, document: Document, assumed: list[Remark]) -> tuple[
     why = f"which the name {name[:60]!r} says: no such file is beside this one (--set deepspeed=zero{stage})"
     assumed.append(Remark("ZeRO stage", stage, why))
     offload = 1.0 if "offload" in name.lower() and stage else 0.0
-    return {"dist_opt": stage == 1, "fsdp": stage if stage > 1 else 0, "offload": offload}, []
+    return {"dist_opt": stage == 1, "fsdp": stage if stage > 1 else 0, "offload": offload}

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from autoconfig.formats.hooks.accelerate import from_launcher, layout, settings_of_zero
 from autoconfig.formats.hooks.deepspeed import DEEPSPEED
@@ -17,6 +16,7 @@ from autoconfig.formats.readers.hugging_face.trainer import keep_type, name_lige
 from autoconfig.formats.record import Document, Spell, TrainerRun, record
 from autoconfig.formats.words import header_of
 from autoconfig.formats.writers import trl
+from autoconfig.maps.table import load_map
 from autoconfig.maps.tree import Section
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.megatron.shell.script import Script
@@ -28,37 +28,8 @@ from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.software.bitsandbytes import FROZEN_BYTES
 from autoconfig.training.space import Constraints
 
-LENGTH = 1024
-"""trl.SFTConfig.max_length."""
-LENGTHS = (
-    "max_length",
-    "max_seq_length",
-    "model_max_length",
-    "block_size",
-    "max_seq_len",
-    "source_max_len",
-    "max_source_length",
-)
-"""Options of the longest sequence: TRL's, its own before 0.16, FastChat's and Stanford Alpaca's, run_clm.py's of transformers,
-llm-recipes', qlora.py's and run_summarization.py's; beside the last two the answer has its own."""
-TARGETS = {"source_max_len": "target_max_len", "max_source_length": "max_target_length"}
-OWN = frozenset(
-    {"max_length", "packing", "packing_strategy", "padding_free", "dataset_text_field", "dataset_kwargs", "use_peft"}
-    | {"completion_only_loss", "assistant_only_loss", "chat_template_path", "activation_offloading", "use_bnb_nested_quant"}
-)
-"""Arguments of SFTConfig and ModelConfig that transformers' TrainingArguments lack."""
+TRL = load_map("trl").more
 DECISIVE = frozenset({"--model-name-or-path", "--config"})
-NO_TRAINER = frozenset({"with_tracking", "checkpointing_steps", "use_slow_tokenizer", "dataset_mixer_list", "dataset_mix_dir"})
-"""Arguments of programs with a loop of their own (open-instruct's finetune.py, transformers' run_clm_no_trainer.py), whose
-other names are the Trainer's and whose defaults are not."""
-_OF_TRL: dict[str, Mapping[str, Any]] = {
-    "single_gpu": {"distributed_type": "NO", "num_processes": 1},
-    "multi_gpu": {"distributed_type": "MULTI_GPU"},
-    "fsdp1": {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 1}},
-    "fsdp2": {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2}},
-    **{f"zero{n}": {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": n}} for n in (1, 2, 3)},
-}
-"""trl/accelerate_configs of trl 1.16, but for the number of processes, 8 in each."""
 
 
 def require_sft(keys: Mapping[str, object], program: str = "") -> None:
@@ -67,7 +38,7 @@ def require_sft(keys: Mapping[str, object], program: str = "") -> None:
         raise UnsupportedError(not_supervised(program[-60:], algorithm))
     if others := sorted(set(keys) & KEYS):
         raise UnsupportedError(not_supervised(others[0]))
-    if others := sorted(set(keys) & NO_TRAINER):
+    if others := sorted(set(keys) & set(TRL["own_loop"])):
         raise UnsupportedError(f"{others[0]}: no option of Hugging Face's Trainer, but of a program with its own loop")
 
 
@@ -76,7 +47,7 @@ def read(document: Document) -> CheckInput:
     UnsupportedError."""
     if document.values is not None:
         require_sft(document.values)
-        return _read(document, None, of_trl=bool(set(document.values) & OWN))
+        return _read(document, None, of_trl=bool(set(document.values) & set(TRL["own"])))
     script = read_command(document.text, document.request.settings, "TRL", DECISIVE, r"--[A-Za-z][\w-]*")
     values = options_of(script.argv)
     program = script.program or (script.before[-1] if script.before else "")
@@ -110,11 +81,11 @@ def _launcher(document: Document, script: Script, values: dict[str, object]) -> 
     own = {key: values.pop(key) for key in ("num_processes", "num_machines") if key in values}
     if name is None and not own:
         return launch
-    found = _OF_TRL.get(str(name))
+    found = TRL["launches"].get(str(name))
     if name is not None and found is None:
         beside = document.beside(str(name))
         if beside is None or not isinstance(beside.values, dict):
-            named = ", ".join(_OF_TRL)
+            named = ", ".join(TRL["launches"])
             raise InputError(f"--accelerate_config {str(name)[:60]!r} is not beside the script: use one of TRL's own, {named}")
         found = beside.values
     return replace(document, format="accelerate", values={**(found or {}), **own})
@@ -129,13 +100,13 @@ def _read(document: Document, gpus: int | None, *, of_trl: bool) -> CheckInput:
     typed, checkpointed = section.has("bf16", "fp16"), section.has("gradient_checkpointing")
     if of_trl and not typed:
         section.flat["bf16"] = True
-    length = next((name for name in LENGTHS if section.has(name)), LENGTHS[0])
+    length = next((name for name in TRL["lengths"] if section.has(name)), TRL["lengths"][0])
     run = training(
         document,
         section,
         name=section.word("model_name_or_path"),
         kind="lora" if _trains_adapters(section) else "full",
-        length=(length, LENGTH if of_trl else None),
+        length=(length, TRL["length"] if of_trl else None),
         recompute=section.flag("gradient_checkpointing", default=of_trl),
         gpus=gpus,
     )
@@ -203,7 +174,7 @@ def _widen(run: TrainerRun, *, frozen: bool) -> None:
 
 def _add_answers(section: Section, run: TrainerRun, length: str) -> None:
     """Beside the longest prompt the longest answer, where the program has an option for each: of the decoder, or behind it."""
-    answer = section.count(TARGETS[length]) if length in TARGETS else None
+    answer = section.count(TRL["answers"][length]) if length in TRL["answers"] else None
     if answer is not None and run.model.is_encoder_decoder:
         run.decoder_seq_length = answer
     elif answer is not None:
