@@ -103,7 +103,11 @@ def test_few_statements_are_laid_out_by_hand():
 
 @pytest.mark.parametrize(
     ("module", "function", "modules", "climbs", "returns"),
-    [("autoconfig.training.answer", "search", 12, 2, 30), ("autoconfig.post_training.answer", "answer", 10, 2, 30)],
+    [
+        ("autoconfig.training.answer", "search", 12, 2, 30),
+        ("autoconfig.serving.answer", "answer", 10, 2, 30),
+        ("autoconfig.post_training.answer", "answer", 10, 2, 30),
+    ],
 )
 def test_a_request_goes_a_short_way(module, function, modules, climbs, returns):
     """How far `request` goes through the calls that pass it on: a review counted 14 modules and 4 climbs in the first."""

@@ -17,7 +17,6 @@ from autoconfig.megatron.shell.launch import sbatch_words
 from autoconfig.memory_model.engines.memory import engine_memory
 from autoconfig.memory_model.engines.plan import BY_START
 from autoconfig.runs.serving_row import ACCEPTANCE
-from autoconfig.serving.deployment import decode_memory
 from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.serving.request import ServeRequest, request_of
 from autoconfig.specs.engines.start import EngineStart
@@ -113,5 +112,5 @@ def _fitting(question: ServeQuestion, plan: EnginePlan) -> EnginePlan:
     if len(fixed) == 1:
         return plan.replace(batch=int(str(next(iter(fixed)))))
     own = plan.replace(replicas=max(question.num_gpus // plan.size, 1))
-    held = int(decode_memory(question, own).max_concurrency) * plan.adp
+    held = int(question.decode_memory(own).max_concurrency) * plan.adp
     return plan.replace(batch=max(min(plan.batch, held), plan.adp * plan.pp))

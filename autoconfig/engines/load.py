@@ -10,20 +10,20 @@ import numpy as np
 
 from autoconfig.runs.predict_serving import (
     Setup,
+    benchmark_of,
     best_setup,
-    closed,
     near_capacity,
     open_loop,
     ranges_ms,
+    server_of,
     single_request,
     together,
 )
 from autoconfig.runs.serving_row import ServingCase, read_case
 from autoconfig.runs.table import Row
 from autoconfig.serving.closed_loop import EdgeRange, bands_text, edge_text
-from autoconfig.serving.question import recorded
 from autoconfig.serving.request import MIN_RATE
-from autoconfig.serving.traces import MAX_TOKENS
+from autoconfig.serving.traces import MAX_TOKENS, Recorded
 from autoconfig.specs.engines.start import EngineMemory, EngineStart
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.models.model_catalogue import load_model, model_names
@@ -229,7 +229,7 @@ def simulated(case: ServingCase) -> Figures | str:
 
 def _benchmark(case: ServingCase, setup: Setup) -> Figures:
     """Figures of users who each send their next request when one is answered."""
-    found = closed(case, setup)
+    found = server_of(case, setup).benchmark(benchmark_of(case))
     tails = {"ttft_ms": _tails(found.stream.ttft_s), "tpot_ms": _tails(found.stream.tpot_s)}
     said = f"a benchmark of {case.requests:,} requests, lengths drawn from {case.range_ratio:g} of the longest to the longest"
     notes = [edge_text(found.load, found.edge), bands_text(setup.job.constants), said]
@@ -252,7 +252,7 @@ def by_means(load: Load) -> tuple[Load, str]:
     """A trace by its mean lengths and rate, and what is said of it."""
     if load.trace is None:
         return load, ""
-    whole = recorded(load.trace, local_files=load.local_files)
+    whole = Recorded.of(load.trace, local_files=load.local_files)
     trace = whole.trace
     rate = trace.rate * load.rate / whole.rate if load.rate else trace.rate
     part = f"the busiest part of the trace, {whole.window.clock}," if whole.window else "the trace"

@@ -19,9 +19,8 @@ from autoconfig.render.start_json import weights_text
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.closed_loop import EdgeRange, bands_text, edge_text, milliseconds
 from autoconfig.serving.deployment import BEYOND, DeploymentReport
-from autoconfig.serving.finalists import keeps_limits
 from autoconfig.serving.question import ServeQuestion
-from autoconfig.serving.reasons import limits_of, rate_text
+from autoconfig.serving.reasons import keeps_limits, limits_of, rate_text
 from autoconfig.specs.engines.start import MemoryPart
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.remarks import sentences

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
@@ -24,12 +24,9 @@ from autoconfig.serving.closed_loop import (
     Benchmark,
     EdgeRange,
     LiveServer,
-    LoopFigures,
     OpenLoop,
     bands_text,
-    closed_loop,
     edge_text,
-    one_user,
     rate_text,
 )
 from autoconfig.specs.engines.releases import schedules_synchronously
@@ -168,7 +165,7 @@ def best_setup(case: ServingCase, calibration: ServingCalibration) -> Setup:
 
 def single_request(case: ServingCase, setup: Setup) -> tuple[float, float]:
     """(time to first token, time per output token) of one request alone."""
-    return one_user(setup.job, case.lengths.isl, case.lengths.osl)
+    return server_of(case, setup).alone(case.lengths.isl, case.lengths.osl)
 
 
 def server_of(case: ServingCase, setup: Setup) -> LiveServer:
@@ -375,21 +372,10 @@ def _latency(first_s: float, between_s: float, total_s: float) -> dict[str, floa
     return {"ttft_ms": first_s * 1e3, "tpot_ms": between_s * 1e3, "latency_ms": total_s * 1e3}
 
 
-def closed(case: ServingCase, setup: Setup, loop: Callable[..., LoopFigures] = closed_loop) -> LoopFigures:
-    """The benchmark of a row with a concurrency; `loop`: simulated_loop where no range is asked for."""
+def benchmark_of(case: ServingCase) -> Benchmark:
+    """The benchmark of a row with a concurrency."""
     lengths, users = case.lengths, case.concurrency or 1
-    asked = Benchmark(users=users, requests=case.requests, isl=lengths.isl, osl=lengths.osl, range_ratio=case.range_ratio)
-    return loop(
-        setup.job,
-        setup.memory,
-        asked,
-        batch=setup.batch,
-        tokens=setup.tokens,
-        chunked=setup.chunked,
-        steps_per_token=1.0 / tokens_per_step(case.drafted, case.acceptance),
-        drafted=float(case.drafted),
-        receive_every=case.receive_every,
-    )
+    return Benchmark(users=users, requests=case.requests, isl=lengths.isl, osl=lengths.osl, range_ratio=case.range_ratio)
 
 
 def ranges_ms(edge: EdgeRange | None) -> dict[str, tuple[float, float]]:
@@ -399,7 +385,7 @@ def ranges_ms(edge: EdgeRange | None) -> dict[str, tuple[float, float]]:
 
 
 def _closed(case: ServingCase, setup: Setup, notes: list[str]) -> dict[str, Any]:
-    found = closed(case, setup)
+    found = server_of(case, setup).benchmark(benchmark_of(case))
     if said := edge_text(found.load, found.edge):
         notes.insert(0, said)
     return {

@@ -11,11 +11,12 @@ from autoconfig.planning.progress import Progress
 from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.serving.beside import Drafts, beside, drafts, included
 from autoconfig.serving.deployment import DeploymentReport, benchmarked, near_capacity, report
-from autoconfig.serving.finalists import Contest, Finalists, figure, keeps_limits
-from autoconfig.serving.hours import Hour, busiest, hours
+from autoconfig.serving.finalists import Contest, Finalists
+from autoconfig.serving.hours import Hour
 from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.serving.rank import SPARE, Deployments, rank
 from autoconfig.serving.reasons import (
+    keeps_limits,
     missed_text,
     nearest_row,
     no_deployment,
@@ -27,6 +28,7 @@ from autoconfig.serving.reasons import (
     why,
 )
 from autoconfig.serving.request import ServeRequest
+from autoconfig.serving.traces import Recorded
 from autoconfig.specs.layouts import spread
 
 PARETO_POINTS = 12
@@ -70,7 +72,7 @@ SHARES = (SPARE, 0.8, 0.7, 0.6, 0.5)
 
 def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnswer:
     """Search, report the best ones, simulate the finalists. A limit that nobody asked for goes where none is within it."""
-    request = busiest(request)
+    request = _busiest(request)
     question, finalists = _finalists(request, progress)
     deployments, reports = finalists.deployments, finalists.reports
     simulated = {str(one.plan): one for one in finalists.simulated}
@@ -86,6 +88,18 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
         sensitivity=(*finalists.remarks, *sensitivity(question, deployments, rows)),
         **best,
     )
+
+
+def _busiest(request: ServeRequest) -> ServeRequest:
+    """The request with its trace read, and sized by the part of it that asks most of the GPUs in closed form: where most tokens
+    come in and where most go out may be two. Raises FileError, InputError."""
+    if request.trace is None:
+        return request
+    whole = Recorded.of(request.trace, local_files=request.local_files)
+    parts = [replace(request, trace=replace(whole, chosen=i)) for i in range(len(whole.windows()))]
+    if len(parts) == 1:
+        return parts[0]
+    return min(parts, key=lambda one: rank(replace(understand(one).in_means(), disaggregated=False)).most_load)
 
 
 def _finalists(request: ServeRequest, progress: Progress | None) -> tuple[ServeQuestion, Finalists]:
@@ -118,7 +132,7 @@ def _best(
         alternative=alternative,
         alternative_text=text,
         drafts=drafts(question, request, first),
-        hours=hours(question, first),
+        hours=Hour.of_day(question, first),
     )
 
 
@@ -134,8 +148,8 @@ def _why(
     refuted = [one for one in tried if not keeps_limits(question, one)]
     row = next(row for row in rows if deployments.plan(row) == best.plan)
     lines = why(question, deployments, row, len(tried), len(refuted))
-    ahead = min(refuted, key=lambda one: figure(question, one), default=best)
-    if ahead is not best and figure(question, ahead) <= figure(question, best):
+    ahead = min(refuted, key=lambda one: one.figure(question.goal), default=best)
+    if ahead is not best and ahead.figure(question.goal) <= best.figure(question.goal):
         lines.append(refuted_text(question, ahead))
     if sustained is not None:
         lines.insert(1, sustained_text(best.requests_per_s, best.tokens_per_s_per_gpu, sustained))

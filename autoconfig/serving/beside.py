@@ -12,9 +12,9 @@ from importlib import resources
 import numpy as np
 
 from autoconfig.planning.progress import Progress
-from autoconfig.serving.deployment import DeploymentReport, at_rate, benchmarked, decode_memory, report
-from autoconfig.serving.disaggregated import named, prefill_lacks_bytes
-from autoconfig.serving.finalists import COUNTED, Contest, figure
+from autoconfig.serving.deployment import DeploymentReport, at_rate, benchmarked, report
+from autoconfig.serving.disaggregated import Pairs
+from autoconfig.serving.finalists import COUNTED, Contest
 from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.serving.rank import Deployments, rank
 from autoconfig.serving.request import ServeRequest
@@ -22,7 +22,7 @@ from autoconfig.serving.space import refused
 from autoconfig.specs.errors import GIB, InputError, option
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan, parse_serve_plan
 from autoconfig.specs.software.engine import supports
-from autoconfig.time_model.serving.steady import Pricer, tokens_per_step
+from autoconfig.time_model.serving.steady import tokens_per_step
 
 LAYOUT = ("tp", "pp", "ep", "adp", "weights", "kv")
 NO_ENGINE = "no engine runs this combination (see docs/inference.md, the space)"
@@ -136,7 +136,7 @@ def drafts(question: ServeQuestion, request: ServeRequest, best: DeploymentRepor
             drafting.append((drafted, chance, one))
     if before is None or not drafting:
         return None
-    drafted, chance, one = min(drafting, key=lambda each: (figure(question, each[2]), each[2].tpot_s))
+    drafted, chance, one = min(drafting, key=lambda each: (each[2].figure(question.goal), each[2].tpot_s))
     return Drafts(
         draft_tokens=drafted,
         acceptance=chance,
@@ -191,7 +191,7 @@ def _lacks(question: ServeQuestion, own: EnginePlan) -> Iterator[str]:
         yield f"{question.gpu.id} does not multiply in weights={own.weights}"
     if why := refused(question.model, question.engine, own, question.gpus_per_node, checkpoint):
         yield why
-    memory = decode_memory(question, own)
+    memory = question.decode_memory(own)
     held = int(memory.max_concurrency) * own.adp
     if held < own.batch:
         yield f"memory holds {held} sequences of {question.workload.held_tokens:g} tokens, batch is {own.batch}"
@@ -214,11 +214,11 @@ def _disaggregated(question: ServeQuestion, plan: ServePlan) -> tuple[Deployment
         why = refused(question.model, question.engine, own, question.gpus_per_node, question.checkpoint)
         if why or next(question.layouts(constraints, own.size), None) is None:
             return None, why or f"{own}: {NO_ENGINE}"
-    lacks = prefill_lacks_bytes(question, first)
+    lacks = question.prefill_lacks_bytes(first)
     if lacks > 0:
         return None, f"a prefill GPU lacks {lacks / GIB:.1f} GiB for the longest prompt, {question.longest_prompt:,.0f} tokens"
     question = replace(question, num_gpus=plan.gpus, rate=0.0)
-    columns = named(question, Pricer(lengths=question.lengths), plan)
+    columns = Pairs.named(question, plan)
     if columns is None:
         return None, f"memory of a decode GPU does not hold batch {plan.decode.batch}"
     alone = Deployments(question=question, layouts=(plan.decode, first), columns=columns, order=np.zeros(1, dtype=np.int64))

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from math import ceil
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +16,7 @@ from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.scheduler import scheduler_limits
 from autoconfig.time_model.serving.simulation import (
     Requests,
+    SchedulerLimits,
     SimulatedStream,
     poisson_arrivals,
     sampled_lengths,
@@ -27,6 +26,7 @@ from autoconfig.time_model.serving.simulation import (
 from autoconfig.time_model.serving.tables import EngineConstants
 from autoconfig.time_model.serving.workload import DataSet
 
+Vector = npt.NDArray[np.float64]
 SEED = 20
 REQUESTS_A_USER, RANGE_RATIO = 10, 0.8
 """Of a benchmark that does not say: requests over users, and the least length over the longest (InferenceX's scripts,
@@ -62,19 +62,19 @@ class EdgeRange:
     ttft_s: tuple[float, float]
     tpot_s: tuple[float, float]
 
+    @classmethod
+    def at(cls, load: float, means: Callable[[float], tuple[float, float]]) -> EdgeRange | None:
+        """The range where the load is within EDGE; `means`: (TTFT, TPOT) at a share of the capacity. None elsewhere."""
+        if not EDGE[0] <= load <= EDGE[1]:
+            return None
+        ttft, tpot = zip(*(means(share) for share in (EDGE[0], 1.0, EDGE[1])), strict=True)
+        return cls(ttft_s=(min(ttft), max(ttft)), tpot_s=(min(tpot), max(tpot)))
+
     @property
     def text(self) -> str:
         """For a sentence."""
         parts = (("TTFT", self.ttft_s), ("TPOT", self.tpot_s))
         return ", ".join(f"{name} {milliseconds(low)} to {milliseconds(high)}" for name, (low, high) in parts)
-
-
-def edge_range(load: float, means: Callable[[float], tuple[float, float]]) -> EdgeRange | None:
-    """The range where the load is within EDGE; `means`: (TTFT, TPOT) at a share of the capacity. None elsewhere."""
-    if not EDGE[0] <= load <= EDGE[1]:
-        return None
-    ttft, tpot = zip(*(means(share) for share in (EDGE[0], 1.0, EDGE[1])), strict=True)
-    return EdgeRange(ttft_s=(min(ttft), max(ttft)), tpot_s=(min(tpot), max(tpot)))
 
 
 def milliseconds(value: float) -> str:
@@ -98,71 +98,6 @@ class LoopFigures:
     """Where `load` is near 1."""
 
 
-def closed_loop(job: ServingJob, memory: ServingMemory, asked: Benchmark, **how: Any) -> LoopFigures:
-    """Simulate a benchmark (`how`: as simulated_loop's); a range where the users ask for about all of the KV cache."""
-    again = partial(simulated_loop, job, memory, asked, **how)
-    found = again()
-
-    def means(share: float) -> tuple[float, float]:
-        other = found if share == 1.0 else again(room=share)
-        return other.ttft_s, other.tpot_s
-
-    return replace(found, edge=edge_range(found.load, means))
-
-
-def simulated_loop(
-    job: ServingJob,
-    memory: ServingMemory,
-    asked: Benchmark,
-    *,
-    batch: int,
-    tokens: int,
-    chunked: bool = True,
-    steps_per_token: float = 1.0,
-    drafted: float = 0.0,
-    receive_every: int = 1,
-    cached: float = 0.0,
-    room: float = 1.0,
-) -> LoopFigures:
-    """One instance and one micro-batch of it, all attention ranks together, with its share of the users.
-
-    `batch`: sequences of an attention rank and micro-batch at most; `cached`: share of a prompt that is in the cache; `room`:
-    share of the KV cache that is there. Users and requests of an instance are those of the busiest.
-    """
-    plan = job.plan
-    lanes = plan.replicas * plan.pp
-    users = ceil(asked.users / lanes)
-    count = max(min(round(asked.requests / lanes), max(MOST_REQUESTS, 2 * users)), users)
-    rng = np.random.default_rng(SEED)
-    isl, osl = (uniform_lengths(one, asked.range_ratio, count, rng) for one in (asked.isl, asked.osl))
-    new = np.maximum(np.round(isl * (1.0 - cached)), 1.0)
-    requests = Requests(arrival_s=np.zeros(count), isl=new, osl=osl, cached=isl - new)
-    sequences = float(memory.kv_pool_bytes / memory.kv_bytes_per_sequence) / plan.pp * plan.adp
-    limits = scheduler_limits(
-        job.engine,
-        batch=batch * plan.adp,
-        tokens=tokens,
-        kv_tokens=room * sequences * (asked.isl + asked.osl),
-        chunked=chunked,
-        steps_per_token=steps_per_token,
-        checked=1.0 + drafted,
-        receive_every=receive_every,
-        ranks=plan.adp,
-        synchronous=job.synchronous,
-    )
-    c = job.constants
-    table = IterationTable(job, most_length=asked.isl + asked.osl)
-    served = simulate(table, requests, limits, c.request_s, users=users, token_s=c.request_token_s)
-    return LoopFigures(
-        ttft_s=float(np.mean(served.ttft_s)),
-        tpot_s=float(np.nanmean(served.tpot_s)) if np.isfinite(served.tpot_s).any() else 0.0,
-        e2e_s=float(np.mean(served.e2e_s)),
-        tokens_per_s=float(osl.sum()) / served.duration_s * lanes,
-        load=users * (float(isl.mean()) + float(osl.mean())) / max(limits.kv_tokens / room, 1.0),
-        stream=served,
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class OpenLoop:
     """Means of a simulated run."""
@@ -182,7 +117,8 @@ class OpenLoop:
 
 @dataclass(frozen=True, kw_only=True)
 class LiveServer:
-    """A deployment and the lengths of the requests that it gets; limits are of an attention rank and micro-batch."""
+    """A deployment, and the lengths of the requests that come by themselves; limits are of an attention rank and
+    micro-batch."""
 
     job: ServingJob
     memory: ServingMemory
@@ -234,53 +170,94 @@ class LiveServer:
         return (len(kept) - 1) / spent * self.ranks if spent else served.requests_per_s * self.ranks
 
     def near_capacity(self, rate: float, most: float, found: OpenLoop, count: float = 0.0) -> EdgeRange | None:
-        """The range of the means of `found` where the rate is about the most that is taken (`edge_range`)."""
+        """The range of the means of `found` where the rate is about the most that is taken (`EdgeRange.at`)."""
 
         def means(share: float) -> tuple[float, float]:
             other = found if share == 1.0 else self.at_rate(rate, count, found.slowdown / share)
             return other.ttft_s, other.tpot_s
 
-        return edge_range(rate / most, means)
+        return EdgeRange.at(rate / most, means)
 
-    def simulated(self, arrivals: npt.NDArray[np.float64], rng: np.random.Generator, slowdown: float = 1.0) -> OpenLoop:
+    def benchmark(self, asked: Benchmark) -> LoopFigures:
+        """A benchmark simulated; with a range where its users ask for about all of the KV cache."""
+        figures = self.loop(asked)
+
+        def means(share: float) -> tuple[float, float]:
+            other = figures if share == 1.0 else self.loop(asked, share)
+            return other.ttft_s, other.tpot_s
+
+        return replace(figures, edge=EdgeRange.at(figures.load, means))
+
+    def loop(self, asked: Benchmark, room: float = 1.0) -> LoopFigures:
+        """A benchmark on one instance and one micro-batch of it, all attention ranks together, with its share of the users;
+        `room`: share of the KV cache that is there. Users and requests of an instance are those of the busiest."""
+        lanes = self.job.plan.replicas * self.job.plan.pp
+        users = ceil(asked.users / lanes)
+        count = max(min(round(asked.requests / lanes), max(MOST_REQUESTS, 2 * users)), users)
+        rng = np.random.default_rng(SEED)
+        isl, osl = (uniform_lengths(one, asked.range_ratio, count, rng) for one in (asked.isl, asked.osl))
+        limits = self._limits(asked.isl + asked.osl, self.job.plan.adp, room)
+        table = IterationTable(self.job, most_length=asked.isl + asked.osl)
+        served = self._served(table, self._requests(np.zeros(count), isl, osl), limits, users)
+        return LoopFigures(
+            ttft_s=float(np.mean(served.ttft_s)),
+            tpot_s=float(np.nanmean(served.tpot_s)) if np.isfinite(served.tpot_s).any() else 0.0,
+            e2e_s=float(np.mean(served.e2e_s)),
+            tokens_per_s=float(osl.sum()) / served.duration_s * lanes,
+            load=users * (float(isl.mean()) + float(osl.mean())) / max(limits.kv_tokens / room, 1.0),
+            stream=served,
+        )
+
+    def simulated(self, arrivals: Vector, rng: np.random.Generator, slowdown: float = 1.0) -> OpenLoop:
         """One rank that gets requests at these times."""
-        data, count, constants = self.lengths, len(arrivals), self.job.constants
+        data, count = self.lengths, len(arrivals)
         isl = sampled_lengths(data.isl, data.input_cv, data.most_input, count, rng)
         osl = sampled_lengths(data.osl, data.output_cv, data.most_output, count, rng)
-        new = np.maximum(np.round(isl * (1.0 - self.cached)), 1.0) if self.cached else isl
-        requests = Requests(arrival_s=arrivals, isl=new, osl=osl, cached=isl - new)
-        sequences = float(self.memory.kv_pool_bytes / self.memory.kv_bytes_per_sequence) / self.job.plan.pp
-        limits = scheduler_limits(
-            self.job.engine,
-            batch=self.batch,
-            tokens=self.tokens,
-            kv_tokens=sequences * self.held_tokens,
-            chunked=self.chunked,
-            steps_per_token=self.steps_per_token,
-            checked=1.0 + self.drafted,
-            receive_every=self.receive_every,
-            synchronous=self.job.synchronous,
-        )
-        table = IterationTable(self.job).slowed(slowdown)
-        served = simulate(table, requests, limits, constants.request_s, token_s=constants.request_token_s)
-        kept = np.isfinite(served.e2e_s)
-        later, tpot = np.maximum(osl - 1.0, 0.0)[kept], served.tpot_s[kept]
+        requests = self._requests(arrivals, isl, osl)
+        served = self._served(IterationTable(self.job).slowed(slowdown), requests, self._limits(self.held_tokens))
+        ran = np.isfinite(served.e2e_s)
+        later, tpot = np.maximum(osl - 1.0, 0.0)[ran], served.tpot_s[ran]
         return OpenLoop(
-            ttft_s=float(np.mean(served.ttft_s[kept])),
+            ttft_s=float(np.mean(served.ttft_s[ran])),
             tpot_s=float(np.nanmean(tpot)) if np.isfinite(tpot).any() else 0.0,
             itl_s=float(np.nansum(tpot * later) / max(later.sum(), 1.0)),
-            e2e_s=float(np.mean(served.e2e_s[kept])),
+            e2e_s=float(np.mean(served.e2e_s[ran])),
             requests_per_s=served.requests_per_s * self.ranks,
             served=served,
             requests=requests,
             slowdown=slowdown,
         )
 
+    def _requests(self, arrivals: Vector, isl: Vector, osl: Vector) -> Requests:
+        new = np.maximum(np.round(isl * (1.0 - self.cached)), 1.0) if self.cached else isl
+        return Requests(arrival_s=arrivals, isl=new, osl=osl, cached=isl - new)
 
-def one_user(job: ServingJob, isl: float, osl: float) -> tuple[float, float]:
-    """(time to first token, time per output token) of a user alone, whose next request comes when one is answered."""
-    first = float(iteration_seconds(job, 0.0, 1.0, 1.0, isl)) + job.constants.request_s
-    return first, float(iteration_seconds(job, 1.0, isl + osl / 2.0, 0.0, 1.0))
+    def _limits(self, held_tokens: float, ranks: int = 1, room: float = 1.0) -> SchedulerLimits:
+        """Of so many attention ranks together, where a whole sequence has `held_tokens`."""
+        sequences = float(self.memory.kv_pool_bytes / self.memory.kv_bytes_per_sequence) / self.job.plan.pp * ranks
+        return scheduler_limits(
+            self.job.engine,
+            batch=self.batch * ranks,
+            tokens=self.tokens,
+            kv_tokens=room * sequences * held_tokens,
+            chunked=self.chunked,
+            steps_per_token=self.steps_per_token,
+            checked=1.0 + self.drafted,
+            receive_every=self.receive_every,
+            ranks=ranks,
+            synchronous=self.job.synchronous,
+        )
+
+    def _served(
+        self, table: IterationTable, requests: Requests, limits: SchedulerLimits, users: int | None = None
+    ) -> SimulatedStream:
+        c = self.job.constants
+        return simulate(table, requests, limits, c.request_s, users=users, token_s=c.request_token_s)
+
+    def alone(self, isl: float, osl: float) -> tuple[float, float]:
+        """(time to first token, time per output token) of a user alone, whose next request comes when one is answered."""
+        first = float(iteration_seconds(self.job, 0.0, 1.0, 1.0, isl)) + self.job.constants.request_s
+        return first, float(iteration_seconds(self.job, 1.0, isl + osl / 2.0, 0.0, 1.0))
 
 
 def edge_text(load: float, edge: EdgeRange | None = None) -> str:

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.memory_model.serving import ServingMemory, weight_parts_bytes
-from autoconfig.serving.closed_loop import REQUESTS_A_USER, Benchmark, EdgeRange, LiveServer, closed_loop, edge_range, one_user
-from autoconfig.serving.disaggregated import prefill_memory, transfer_seconds
+from autoconfig.serving.closed_loop import REQUESTS_A_USER, Benchmark, EdgeRange, LiveServer
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import Deployments
 from autoconfig.specs.json_record import Positive, Share
@@ -120,6 +119,11 @@ class DeploymentReport:
         """The same of a million of them."""
         return None if self.joules_per_token is None else self.joules_per_token / 3.6
 
+    def figure(self, goal: str) -> float:
+        """What the goal makes least."""
+        figures = {"ttft": self.ttft_s, "tpot": self.tpot_s, "gpus": float(self.gpus)}
+        return figures.get(goal, -self.tokens_per_s_per_gpu)
+
     @property
     def varies(self) -> bool:
         return self.longest_bytes > float(self.memory.kv_bytes_per_sequence)
@@ -132,7 +136,7 @@ def report(question: ServeQuestion, deployments: Deployments, row: int) -> Deplo
     per_gpu = c["requests_per_s"] * question.lengths.osl / c["gpus"]
     job = question.job(decode)
     lengths = question.lengths
-    memory = decode_memory(question, decode)
+    memory = question.decode_memory(decode)
     longest = question.longest_bytes(decode, memory)
     running = c["batch"] / (decode.adp * decode.pp)
     checked = 1.0 + lengths.drafted
@@ -157,7 +161,7 @@ def report(question: ServeQuestion, deployments: Deployments, row: int) -> Deplo
         max_concurrency_longest=int(max(float(memory.kv_pool_bytes), 0.0) // longest) * decode.adp * decode.replicas,
         step_parts=step_parts(question, decode, c["batch"]),
         mixed_parts={name: float(s) for name, s in mixed.items()},
-        prefill_memory=prefill_memory(question, plan.prefill) if plan.prefill else None,
+        prefill_memory=question.prefill_memory(plan.prefill) if plan.prefill else None,
         cost_per_million_tokens=_cost(question, per_gpu),
         joules_per_token=None if (watts := question.gpu.power_watts) is None else watts / per_gpu,
     )
@@ -184,9 +188,9 @@ def benchmarked(question: ServeQuestion, one: DeploymentReport) -> DeploymentRep
     asked = question.workload
     if question.rate or one.plan.prefill is not None or isinstance(asked, Trace) or asked.isl_stddev or asked.osl_stddev:
         return one
-    users, ranks, job = one.concurrency, decode.adp * decode.pp, question.job(decode)
+    users, server = one.concurrency, server_of(question, one)
     if users == 1 and not lengths.cached and not lengths.drafted:
-        first, each = one_user(job, asked.isl, asked.osl)
+        first, each = server.alone(asked.isl, asked.osl)
         rate = asked.osl / (first + (asked.osl - 1.0) * each) / one.gpus
         alone = BenchmarkJson(
             users=1,
@@ -199,34 +203,19 @@ def benchmarked(question: ServeQuestion, one: DeploymentReport) -> DeploymentRep
         )
         return replace(one, benchmark=alone)
     loop = Benchmark(users=users, requests=REQUESTS_A_USER * users, isl=asked.isl, osl=asked.osl)
-    found = closed_loop(
-        job,
-        one.memory,
-        loop,
-        batch=-(-decode.batch // ranks),
-        tokens=decode.tokens,
-        chunked=question.chunked,
-        steps_per_token=1.0 / lengths.tokens_per_step,
-        drafted=lengths.drafted,
-        cached=lengths.cached,
-    )
+    figures = replace(server, batch=-(-decode.batch // (decode.adp * decode.pp))).benchmark(loop)
     benchmark = BenchmarkJson(
         users=users,
         requests=loop.requests,
         range_ratio=loop.range_ratio,
-        ttft_seconds=found.ttft_s,
-        tpot_seconds=found.tpot_s,
-        tokens_per_second_per_gpu=found.tokens_per_s / one.gpus,
-        cache_load=found.load,
-        ttft_range_seconds=found.edge.ttft_s if found.edge else None,
-        tpot_range_seconds=found.edge.tpot_s if found.edge else None,
+        ttft_seconds=figures.ttft_s,
+        tpot_seconds=figures.tpot_s,
+        tokens_per_second_per_gpu=figures.tokens_per_s / one.gpus,
+        cache_load=figures.load,
+        ttft_range_seconds=figures.edge.ttft_s if figures.edge else None,
+        tpot_range_seconds=figures.edge.tpot_s if figures.edge else None,
     )
     return replace(one, benchmark=benchmark)
-
-
-def decode_memory(question: ServeQuestion, plan: EnginePlan) -> ServingMemory:
-    """Of one GPU of an instance at its own limits of sequences and tokens."""
-    return question.memory(question.job(plan), float(plan.batch), float(plan.tokens))
 
 
 Vector = npt.NDArray[np.float64]
@@ -328,7 +317,7 @@ def near_capacity(question: ServeQuestion, one: DeploymentReport) -> DeploymentR
         found = latency if share == 1.0 else _latency(question, one, [seen], ranks * decode.replicas)
         return found.ttft_seconds.mean, found.tpot_seconds.mean
 
-    return _ranged(one, edge_range(question.rate / server_of(question, one).most_requests_per_s(), means))
+    return _ranged(one, EdgeRange.at(question.rate / server_of(question, one).most_requests_per_s(), means))
 
 
 def _ranged(one: DeploymentReport, edge: EdgeRange | None) -> DeploymentReport:
@@ -443,7 +432,7 @@ def _prefilled(question: ServeQuestion, one: DeploymentReport, arrival: Vector, 
     assert plan is not None
     job = question.job(plan)
     table = IterationTable(job, most_length=question.workload.longest_tokens)
-    sent = transfer_seconds(question, plan, one.gpus) * isl / question.lengths.isl
+    sent = question.transfer_seconds(plan, one.gpus) * isl / question.lengths.isl
     free = [0.0] * max(round(_prefill_ranks(one) * share), 1)
     slower = len(free) / (_prefill_ranks(one) * share)  # as busy as all are, where the share is no whole number of ranks
     lengths, which = np.unique(isl, return_inverse=True)

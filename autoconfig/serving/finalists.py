@@ -12,7 +12,7 @@ from autoconfig.serving.deployment import DeploymentReport, report, simulated
 from autoconfig.serving.price import DeploymentColumns
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import Deployments, rank
-from autoconfig.serving.reasons import closed_over, over_limits
+from autoconfig.serving.reasons import closed_over, keeps_limits, over_limits
 from autoconfig.serving.request import ServeRequest
 from autoconfig.specs.layouts import first_positions
 
@@ -28,17 +28,6 @@ MAX_LAST = 12
 """Deployments that are simulated before limits are called out of reach."""
 CLOSED_AGREES = 1.35
 """The closed form's TTFT over the simulated mean at most (docs/inference.md, steady state)."""
-
-
-def keeps_limits(question: ServeQuestion, one: DeploymentReport) -> bool:
-    """Whether it was simulated and every limit held."""
-    return one.latency is not None and max(over_limits(question, one.latency).values()) <= 1.0
-
-
-def figure(question: ServeQuestion, one: DeploymentReport) -> float:
-    """What the goal makes least."""
-    figures = {"ttft": one.ttft_s, "tpot": one.tpot_s, "gpus": float(one.gpus)}
-    return figures.get(question.goal, -one.tokens_per_s_per_gpu)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +80,7 @@ class Contest:
 
     def _figure(self, finalists: Finalists) -> float:
         """What the goal makes least, of the first that keeps the limits in the simulation."""
-        return figure(self.question, next(filter(self.keeps, finalists.reports)))
+        return next(filter(self.keeps, finalists.reports)).figure(self.question.goal)
 
     def _kept_first(self, reports: Iterable[DeploymentReport]) -> list[DeploymentReport]:
         return sorted(reports, key=lambda one: one.latency is not None and not self.keeps(one))

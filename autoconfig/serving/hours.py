@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoconfig.serving import disaggregated
 from autoconfig.serving.deployment import DeploymentReport
+from autoconfig.serving.disaggregated import Decode, Prefill
 from autoconfig.serving.price import BATCHES, price
-from autoconfig.serving.question import ServeQuestion, recorded, understand
-from autoconfig.serving.rank import SPARE, rank
-from autoconfig.serving.request import ServeRequest
+from autoconfig.serving.question import ServeQuestion
+from autoconfig.serving.rank import SPARE
 from autoconfig.serving.traces import WINDOW_S, Span
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.steady import Lengths, Pricer
@@ -42,33 +41,21 @@ class Hour:
     """Separate prefill instances; None where there are none."""
     gpus: int
 
+    @classmethod
+    def of_day(cls, question: ServeQuestion, one: DeploymentReport) -> tuple[Hour, ...]:
+        """Of a trace that is longer than an hour: instances of the deployment that carry the busiest quarter of each hour in
+        closed form, at most as many as the deployment has. Where the simulation of the busiest part asks for more than the
+        closed form, so do all hours."""
+        if question.day is None:
+            return ()
+        busy = _needed(question.in_means(), one)
+        there = (float(one.plan.decode.replicas), float(one.plan.prefill.replicas) if one.plan.prefill else 0.0)
+        more = [1.0 if math.ceil(need) >= have else have / need for need, have in zip(busy, there, strict=True)]
+        return tuple(_hour(question, one, span, more) for span in question.day.spans(WINDOW_S, MOST_HOURS))
+
     @property
     def gpu_hours(self) -> float:
         return self.gpus * self.seconds / 3600.0
-
-
-def busiest(request: ServeRequest) -> ServeRequest:
-    """The request with its trace read, and sized by the part of it that asks most of the GPUs in closed form: where most tokens
-    come in and where most go out may be two. Raises FileError, InputError."""
-    if request.trace is None:
-        return request
-    whole = recorded(request.trace, local_files=request.local_files)
-    parts = [replace(request, trace=replace(whole, chosen=i)) for i in range(len(whole.windows()))]
-    if len(parts) == 1:
-        return parts[0]
-    return min(parts, key=lambda one: rank(replace(understand(one).in_means(), disaggregated=False)).most_load)
-
-
-def hours(question: ServeQuestion, one: DeploymentReport) -> tuple[Hour, ...]:
-    """Of a trace that is longer than an hour: instances of the deployment that carry the busiest quarter of each hour in closed
-    form, at most as many as the deployment has. Where the simulation of the busiest part asks for more than the closed form, so
-    do all hours."""
-    if question.day is None:
-        return ()
-    busy = _needed(question.in_means(), one)
-    there = (float(one.plan.decode.replicas), float(one.plan.prefill.replicas) if one.plan.prefill else 0.0)
-    more = [1.0 if math.ceil(need) >= have else have / need for need, have in zip(busy, there, strict=True)]
-    return tuple(_hour(question, one, span, more) for span in question.day.spans(WINDOW_S, MOST_HOURS))
 
 
 def _hour(question: ServeQuestion, one: DeploymentReport, span: Span, more: list[float]) -> Hour:
@@ -127,10 +114,10 @@ def _needed_apart(
 ) -> tuple[float, float]:
     """The same of separate prefill and decode instances."""
     batches = BATCHES[max(decode.batch, decode.adp * decode.pp) >= BATCHES]
-    second = disaggregated.decode(question, pricer, question.job(decode), batches)
-    first = disaggregated.prefill(question, pricer, question.job(prefill), 0)
+    second = Decode.of(question, pricer, question.job(decode), batches)
+    first = Prefill.of(question, pricer, question.job(prefill), 0)
     counts = np.arange(1.0, prefill.replicas + 1.0)
-    carried = disaggregated.utilisation(question, first, counts) * counts * first.requests_per_s
+    carried = first.utilisation(question.ttft_s, counts) * counts * first.requests_per_s
     enough = counts[carried >= wanted]
     prefills = float(enough[0] if len(enough) else counts[-1])
     if second is None:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import cast
 
 import numpy as np
 
 from autoconfig.memory_model.engines.plan import BY_START, ServedPlan, StartOptions, check_options
-from autoconfig.memory_model.serving import ServingMemory, checkpoint_bytes
+from autoconfig.memory_model.serving import ServingMemory, checkpoint_bytes, kv_token_bytes, state_sequence_bytes
 from autoconfig.planning.prices import price_for
 from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.planning.resolve import DEFAULT_GPU, read_checkpoint, read_model
 from autoconfig.planning.serving_calibration import serving_calibration
-from autoconfig.serving.request import DEFAULT_TOKENS, ServeRequest, check_request, tail_limits
+from autoconfig.serving.request import DEFAULT_TOKENS, ServeRequest
 from autoconfig.serving.space import cache_formats, layouts, weight_formats
-from autoconfig.serving.traces import Recorded, read_trace, trace_of
+from autoconfig.serving.traces import Recorded
 from autoconfig.specs.engines.releases import later_release, newest_release, schedules_synchronously, settings
 from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
@@ -47,24 +45,13 @@ from autoconfig.time_model.serving.tables import ServingCalibration, has_tables,
 from autoconfig.time_model.serving.workload import Drawn, Trace, Workload
 
 
-def recorded(trace: object, *, local_files: bool) -> Recorded:
-    """The trace of a file or of rows, read once through. Raises FileError, InputError."""
-    if isinstance(trace, Recorded):
-        return trace
-    if not isinstance(trace, str):
-        return trace_of(cast("Iterable[Mapping[str, object]]", trace))
-    if not local_files:
-        raise InputError("trace: give the requests as a list, not the name of a file", field="trace")
-    return read_trace(Path(trace))
-
-
 def read_workload(request: ServeRequest) -> tuple[Workload, float, Recorded | None, float]:
     """(what is asked, requests per second; 0: a queue that is never empty, the trace of which the first is a part, how many
     times as often as in it requests come: --rate is the mean of the whole). Raises InputError."""
     if request.trace is None:
         isl, osl = (float(DEFAULT_TOKENS if value is None else value) for value in (request.isl, request.osl))
         return Drawn(isl, osl, request.isl_stddev or 0.0, request.osl_stddev or 0.0), request.rate, None, 1.0
-    whole = recorded(request.trace, local_files=request.local_files)
+    whole = Recorded.of(request.trace, local_files=request.local_files)
     trace = whole.trace
     if not request.rate:
         return trace, trace.rate, whole, 1.0
@@ -75,6 +62,8 @@ def read_workload(request: ServeRequest) -> tuple[Workload, float, Recorded | No
 
 NIC_EFFICIENCY = 0.8
 """Share of a network card's rate that a cache transfer reaches (docs/time_model.md, network)."""
+MIN_TOKENS = 512.0
+"""Tokens of an iteration that an instance is started with at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +90,8 @@ class ServeQuestion:
     calibration: ServingCalibration
     imbalance: float | None
     kv_memory_ratio: float | None
-    price: float | None
+    asked_price: float | str | None
+    """As ServeRequest.price."""
     options: StartOptions = field(default_factory=StartOptions)
     assumed: tuple[Remark, ...] = field(default=())
     checkpoint: Checkpoint | None = None
@@ -116,6 +106,11 @@ class ServeQuestion:
     """Whether instances that prefill and decode are searched."""
     sized_for: float = 1.0
     """Times the mean load that a deployment must carry, where bursts ask for more than the mean."""
+
+    @property
+    def price(self) -> float | None:
+        """Money for one GPU and hour; None where none was given. Raises InputError where only other types have a price."""
+        return price_for(self.asked_price, self.gpu.id)
 
     def sent_bytes_per_s(self, gpus: int) -> float:
         """Per GPU between the instances of a deployment of so many GPUs: within a node the link, else the network card."""
@@ -171,6 +166,35 @@ class ServeQuestion:
         if longest == self.workload.held_tokens and np.ndim(memory.kv_bytes_per_sequence) == 0:
             return float(memory.kv_bytes_per_sequence)
         return self.sequence_bytes(plan, longest)
+
+    @property
+    def prefill_tokens(self) -> float:
+        """Tokens of an iteration of a prefill instance: the longest prompt, whole."""
+        return max(self.longest_prompt, MIN_TOKENS)
+
+    def prefill_plan(self, plan: EnginePlan, replicas: int) -> EnginePlan:
+        """The layout as the prefill side of a plan: batch 1, which engines read as one prompt a rank and stage."""
+        return plan.replace(batch=1, tokens=int(self.prefill_tokens), replicas=replicas)
+
+    def prefill_memory(self, plan: EnginePlan) -> ServingMemory:
+        """Of one GPU of a prefill instance with a prompt on every rank and stage; a sequence is then a mean prompt."""
+        return self.memory(self.job(plan), float(plan.adp * plan.pp), self.prefill_tokens, length=self.workload.isl)
+
+    def prefill_lacks_bytes(self, plan: EnginePlan) -> float:
+        """What a GPU of the prefill instance lacks to hold the longest prompt's activations, and the cache of as many such
+        prompts as it has stages; at most 0 where they fit."""
+        longest = self.sequence_bytes(plan, self.workload.longest_input)
+        return plan.pp * longest - float(self.prefill_memory(plan).kv_pool_bytes)
+
+    def transfer_seconds(self, plan: EnginePlan, gpus: int) -> float:
+        """KV cache of one prompt from prefill to decode GPUs of a deployment of so many: each rank sends its share through its
+        own network card."""
+        moved = self.lengths.isl * kv_token_bytes(self.model, plan) + state_sequence_bytes(self.model, plan)
+        return moved / (self.sent_bytes_per_s(gpus) * NIC_EFFICIENCY)
+
+    def decode_memory(self, plan: EnginePlan) -> ServingMemory:
+        """Of one GPU of an instance at its own limits of sequences and tokens."""
+        return self.memory(self.job(plan), float(plan.batch), float(plan.tokens))
 
     @property
     def longest_prompt(self) -> float:
@@ -230,7 +254,7 @@ def _check_served(model: ModelSpec, gpu: GpuSpec, engine: EngineSpec) -> None:
 
 def understand(request: ServeRequest) -> ServeQuestion:
     """Raises InputError naming what cannot be used and what is allowed."""
-    check_request(request)
+    request.check()
     model, notes = read_model(request.model, local_files=request.local_files, like=request.like, download=request.download)
     gpu, engine = load_gpu(request.gpu or DEFAULT_GPU), load_engine(request.engine or DEFAULT_ENGINE)
     _check_served(model, gpu, engine)
@@ -271,7 +295,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
         lengths=lengths,
         ttft_s=request.ttft_s,
         tpot_s=None if single else request.tpot_s,
-        tails={name: value for name, value in tail_limits(request).items() if not (single and name.startswith("tpot"))},
+        tails={name: value for name, value in request.tail_limits.items() if not (single and name.startswith("tpot"))},
         rate=rate,
         day=whole if whole is not None and whole.window else None,
         times=times,
@@ -282,7 +306,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
         calibration=calibration,
         imbalance=request.imbalance,
         kv_memory_ratio=request.kv_memory_ratio,
-        price=price_for(request.price, gpu.id),
+        asked_price=request.price,
         checkpoint=checkpoint,
         options=options,
     )

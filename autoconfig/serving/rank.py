@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.planning.progress import Progress
-from autoconfig.serving.disaggregated import Prefill, instance, pairs, pairs_under_load, prefill, prefill_lacks_bytes
+from autoconfig.serving.disaggregated import Pairs, Prefill
 from autoconfig.serving.price import DeploymentColumns, Vector, grid, price
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.space import loads
@@ -53,7 +53,7 @@ class Deployments:
         )
         if c.prefill[row] < 0:
             return ServePlan(decode=decode)
-        return ServePlan(prefill=instance(self.question, self.layouts[c.prefill[row]], int(c.prefills[row])), decode=decode)
+        return ServePlan(prefill=self.question.prefill_plan(self.layouts[c.prefill[row]], int(c.prefills[row])), decode=decode)
 
     def tp(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Tensor parallelism of the decode instances."""
@@ -131,15 +131,15 @@ def _priced(
             continue
         if question.aggregated and _fills(question, plan) and (block := price(question, pricer, job, index)) is not None:
             blocks.append(block)
-        if question.disaggregated and prefill_lacks_bytes(question, plan) <= 0:
-            prefills.append(prefill(question, pricer, job, index))
+        if question.disaggregated and question.prefill_lacks_bytes(plan) <= 0:
+            prefills.append(Prefill.of(question, pricer, job, index))
         if progress is not None and index % 50 == 0:
             progress(f"{index + 1:,} of {len(plans):,} layouts")
     loaded = list(blocks)
     if question.disaggregated:
-        batches, wanted = grid(question)[0], question.rate * question.sized_for / SPARE
-        blocks += pairs(question, pricer, plans, prefills, batches)
-        loaded += pairs_under_load(question, pricer, plans, prefills, batches, wanted) if question.rate else []
+        pairs = Pairs(question=question, pricer=pricer, plans=plans, prefills=prefills, batches=grid(question)[0])
+        blocks += pairs.best()
+        loaded += pairs.under_load(question.rate * question.sized_for / SPARE) if question.rate else []
     return DeploymentColumns.joined(blocks), DeploymentColumns.joined(loaded)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.serving.deployment import DeploymentReport, SimulatedJson, decode_memory
+from autoconfig.serving.deployment import DeploymentReport, SimulatedJson
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import SPARE, TIE, Deployments
 from autoconfig.serving.space import arrangements, refused, weight_formats
@@ -232,6 +232,11 @@ def over_limits(question: ServeQuestion, latency: SimulatedJson) -> dict[str, fl
     return worst
 
 
+def keeps_limits(question: ServeQuestion, one: DeploymentReport) -> bool:
+    """Whether it was simulated and every limit held."""
+    return one.latency is not None and max(over_limits(question, one.latency).values()) <= 1.0
+
+
 def over_text(over: float) -> str:
     """A figure over its limit: `12%`, or `a factor of 40`."""
     return f"{over - 1.0:.0%}" if over < MAX_FACTOR else f"a factor of {over:,.0f}"
@@ -249,7 +254,7 @@ def no_deployment(question: ServeQuestion, deployments: Deployments) -> str:
     if plan is None:
         return _illegal(question)
     small = plan.replace(batch=plan.adp * plan.pp, tokens=512)
-    memory = decode_memory(question, small)
+    memory = question.decode_memory(small)
     short = (question.longest_bytes(small, memory) - float(memory.kv_pool_bytes)) / GIB
     if short > 0:
         return (
@@ -257,7 +262,7 @@ def no_deployment(question: ServeQuestion, deployments: Deployments) -> str:
             f"{question.workload.longest_tokens:,.0f} tokens; try {', '.join(_ways_out(question, small))}"
         )
     whole = small if question.chunked else small.replace(tokens=max(int(question.longest_prompt), 512))
-    memory_whole = decode_memory(question, whole)
+    memory_whole = question.decode_memory(whole)
     short = (question.longest_bytes(whole, memory_whole) - float(memory_whole.kv_pool_bytes)) / GIB
     if short > 0:
         return (
@@ -323,7 +328,7 @@ def _ways_out(question: ServeQuestion, plan: EnginePlan) -> list[str]:
         return tries
     for name in ("nvfp4", "int4"):
         other = plan.replace(weights=name)
-        memory = decode_memory(question, other)
+        memory = question.decode_memory(other)
         if supports(question.gpu, name) and float(memory.kv_pool_bytes) >= question.longest_bytes(other, memory):
             return [*tries, f"--fix weights={name}"]
     return tries

@@ -21,6 +21,10 @@ MIN_RATE = 1e-6
 """Requests per second (one in twelve days) below which a rate is not told from none."""
 
 
+TAILS = ("ttft_p95", "ttft_p99", "tpot_p95", "tpot_p99")
+"""Limits of percentiles, which only the simulation knows."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServeRequest:
     """What the person or program asked, unread. None means not given."""
@@ -76,6 +80,61 @@ class ServeRequest:
     local_files: bool = True
     """Whether model and trace may be files of this machine."""
 
+    @property
+    def tail_limits(self) -> dict[str, float]:
+        """Those of TAILS that were asked, in seconds."""
+        return {name: seconds for name in TAILS if (seconds := getattr(self, f"{name}_s")) is not None}
+
+    def check(self) -> None:
+        """Raises InputError naming what cannot be used and what is allowed."""
+        check_bounds(SERVING, self)
+        self._check_lengths()
+        tails, draft, acceptance = [*self.tail_limits], self.draft_tokens, self.acceptance
+        refuse(
+            (0 < self.rate < MIN_RATE, f"{option('rate')} {self.rate:g}: use 0 or at least {MIN_RATE:g}"),
+            (
+                draft and acceptance is None,
+                f"{option('draft_tokens')} {draft} needs {option('acceptance')}, the chance from 0 to 1 that a draft token is "
+                "accepted; engines report it as their acceptance rate",
+            ),
+            (
+                acceptance and not draft,
+                f"{option('acceptance')} {acceptance or 0:g} needs {option('draft_tokens')}, the drafts that a step checks, "
+                "like 3",
+            ),
+            (
+                tails and not self.simulate,
+                f"{option(''.join(tails[:1]))} is judged by the simulation: drop {option('simulate')} 0",
+            ),
+            (self.goal not in GOALS, f"{option('goal')} {self.goal!r}: use {', '.join(GOALS)}"),
+            (
+                self.goal == "cost" and self.price is None,
+                f"{option('goal')} cost needs {option('price')}, the money that a GPU takes per hour",
+            ),
+            (
+                self.goal == "gpus" and not self.rate and self.trace is None,
+                f"{option('goal')} gpus needs {option('rate')}, the requests per second that the GPUs must carry "
+                f"(or a {option('trace')})",
+            ),
+        )
+
+    def _check_lengths(self) -> None:
+        if self.trace is not None:
+            if beside := [option(name) for name in BESIDE_TRACE if getattr(self, name) is not None]:
+                raise InputError(
+                    f"{' and '.join(beside)} beside {option('trace')}: the trace has the lengths; leave one of them out"
+                )
+            return
+        for name, mean, spread in (("isl", self.isl, self.isl_stddev), ("osl", self.osl, self.osl_stddev)):
+            if mean is not None and not 1 <= mean <= MAX_TOKENS:
+                raise InputError(f"{option(name)} {str(mean)[:MAX_DIGITS]}: use 1 to {MAX_TOKENS:,}")
+            most = MAX_CV * (DEFAULT_TOKENS if mean is None else mean)
+            if spread is not None and not (spread == 0 or most * MIN_CV / MAX_CV <= spread <= most):
+                raise InputError(
+                    f"{option(name + '_stddev')} {str(spread)[:MAX_DIGITS]}: use 0, or {most * MIN_CV / MAX_CV:g} to {most:g} "
+                    f"tokens ({MIN_CV:g} to {MAX_CV:g} times the mean)"
+                )
+
 
 def request_of(given: Mapping[str, Any]) -> ServeRequest:
     """A ServeRequest from what any edge was given, by the names of the fields; what is no field of it is not read. Raises
@@ -84,63 +143,3 @@ def request_of(given: Mapping[str, Any]) -> ServeRequest:
     if missing:
         raise InputError(f"Missing option {' and '.join(missing)}.")
     return ServeRequest(**field_values(SERVING, given))
-
-
-TAILS = ("ttft_p95", "ttft_p99", "tpot_p95", "tpot_p99")
-"""Limits of percentiles, which only the simulation knows."""
-
-
-def tail_limits(request: ServeRequest) -> dict[str, float]:
-    """Those of TAILS that were asked, in seconds."""
-    return {name: seconds for name in TAILS if (seconds := getattr(request, f"{name}_s")) is not None}
-
-
-def check_request(request: ServeRequest) -> None:
-    """Raises InputError naming what cannot be used and what is allowed."""
-    check_bounds(SERVING, request)
-    _check_lengths(request)
-    tails, draft, acceptance = [*tail_limits(request)], request.draft_tokens, request.acceptance
-    refuse(
-        (0 < request.rate < MIN_RATE, f"{option('rate')} {request.rate:g}: use 0 or at least {MIN_RATE:g}"),
-        (
-            draft and acceptance is None,
-            f"{option('draft_tokens')} {draft} needs {option('acceptance')}, the chance from 0 to 1 that a draft token is "
-            "accepted; engines report it as their acceptance rate",
-        ),
-        (
-            acceptance and not draft,
-            f"{option('acceptance')} {acceptance or 0:g} needs {option('draft_tokens')}, the drafts that a step checks, like 3",
-        ),
-        (
-            tails and not request.simulate,
-            f"{option(''.join(tails[:1]))} is judged by the simulation: drop {option('simulate')} 0",
-        ),
-        (request.goal not in GOALS, f"{option('goal')} {request.goal!r}: use {', '.join(GOALS)}"),
-        (
-            request.goal == "cost" and request.price is None,
-            f"{option('goal')} cost needs {option('price')}, the money that a GPU takes per hour",
-        ),
-        (
-            request.goal == "gpus" and not request.rate and request.trace is None,
-            f"{option('goal')} gpus needs {option('rate')}, the requests per second that the GPUs must carry "
-            f"(or a {option('trace')})",
-        ),
-    )
-
-
-def _check_lengths(request: ServeRequest) -> None:
-    if request.trace is not None:
-        if given := [option(name) for name in BESIDE_TRACE if getattr(request, name) is not None]:
-            raise InputError(
-                f"{' and '.join(given)} beside {option('trace')}: the trace has the lengths; leave one of them out"
-            )
-        return
-    for name, mean, spread in (("isl", request.isl, request.isl_stddev), ("osl", request.osl, request.osl_stddev)):
-        if mean is not None and not 1 <= mean <= MAX_TOKENS:
-            raise InputError(f"{option(name)} {str(mean)[:MAX_DIGITS]}: use 1 to {MAX_TOKENS:,}")
-        most = MAX_CV * (DEFAULT_TOKENS if mean is None else mean)
-        if spread is not None and not (spread == 0 or most * MIN_CV / MAX_CV <= spread <= most):
-            raise InputError(
-                f"{option(name + '_stddev')} {str(spread)[:MAX_DIGITS]}: use 0, or {most * MIN_CV / MAX_CV:g} to {most:g} "
-                f"tokens ({MIN_CV:g} to {MAX_CV:g} times the mean)"
-            )

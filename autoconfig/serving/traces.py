@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -135,6 +135,17 @@ class Recorded:
     """Which of `windows` it is sized by."""
     kept: dict[int, Trace] = field(default_factory=dict)
     """Requests of windows that were read."""
+
+    @classmethod
+    def of(cls, trace: object, *, local_files: bool) -> Recorded:
+        """The trace of a file or of rows, read once through. Raises FileError, InputError."""
+        if isinstance(trace, Recorded):
+            return trace
+        if not isinstance(trace, str):
+            return trace_of(cast("Iterable[Mapping[str, object]]", trace))
+        if not local_files:
+            raise InputError("trace: give the requests as a list, not the name of a file", field="trace")
+        return read_trace(Path(trace))
 
     @property
     def requests(self) -> int:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from autoconfig.time_model.serving.steady import Pricer, highest_utilisation_within
 
-from autoconfig.serving import disaggregated
 from autoconfig.serving.answer import answer
+from autoconfig.serving.disaggregated import Decode, Prefill
 from autoconfig.serving.price import price
 from autoconfig.serving.question import understand
 from autoconfig.serving.rank import SPARE, rank
@@ -67,12 +67,12 @@ def exhaustive_pools(question, pricer, jobs, wanted) -> int:
     """The same of separate prefill and decode instances of any two layouts."""
     batches = np.unique(np.round(np.exp2(np.arange(0.0, 13.01, 0.125))))
     best = MOST + 1
-    decodes = [(job, disaggregated.decode(question, pricer, job, batches)) for job in jobs]
+    decodes = [(job, Decode.of(question, pricer, job, batches)) for job in jobs]
     for gpus in (8, MOST):  # within a node the cache goes over its link
         for job in jobs:
-            if disaggregated.prefill_lacks_bytes(question, job.plan) > 0:
+            if question.prefill_lacks_bytes(job.plan) > 0:
                 continue
-            first = disaggregated.prefill(replace(question, num_gpus=gpus), pricer, job, 0)
+            first = Prefill.of(replace(question, num_gpus=gpus), pricer, job, 0)
             for prefills in range(1, gpus // job.plan.size + 1):
                 wait = (question.ttft_s - first.sent_s) / first.prompt_s - 1.0
                 if wait <= 0:

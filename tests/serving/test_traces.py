@@ -15,7 +15,7 @@ from autoconfig.serving import traces
 from autoconfig.serving.answer import answer
 from autoconfig.serving.deployment import Stream, _stretch, report
 from autoconfig.serving.deployment_json import serve_json
-from autoconfig.serving.hours import hours
+from autoconfig.serving.hours import Hour
 from autoconfig.serving.question import understand
 from autoconfig.serving.rank import rank
 from autoconfig.serving.request import ServeRequest
@@ -162,7 +162,7 @@ def test_both_pools_of_a_deployment_shrink_with_the_hour():
     question = replace(understand(replace(ASKED, trace=rows, rate=60.0, ttft_s=0.5, disaggregated=True)), aggregated=False)
     columns = rank(question.in_means())
     best = report(question, columns, int(columns.order[0]))
-    found = hours(question, best)
+    found = Hour.of_day(question, best)
     pools = [(one.prefill_replicas, one.replicas) for one in found]
     assert best.plan.prefill.replicas == pools[2][0] > pools[1][0] > pools[0][0] >= 1
     assert best.plan.decode.replicas >= pools[2][1] >= pools[1][1] >= pools[0][1] >= 1
@@ -199,6 +199,6 @@ def test_hours_keep_the_headroom_that_the_busiest_part_takes():
     best = found.reports[0]
     decode = best.plan.decode.replace(replicas=2 * best.plan.decode.replicas)
     doubled = replace(best, plan=replace(best.plan, decode=decode), gpus=2 * best.gpus)
-    closed, more = ([one.replicas for one in hours(found.question, one)] for one in (best, doubled))
+    closed, more = ([one.replicas for one in Hour.of_day(found.question, one)] for one in (best, doubled))
     assert closed[2] == best.gpus and more[2] == 2 * best.gpus
     assert all(2 * few - 2 <= many <= 2 * few for few, many in zip(closed, more, strict=True)) and more != closed

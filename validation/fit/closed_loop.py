@@ -37,10 +37,9 @@ from autoconfig.time_model.serving.tables import (
 )
 from scipy.optimize import least_squares
 
-from autoconfig.runs.predict_serving import Setup, best_setup, closed, open_loop
+from autoconfig.runs.predict_serving import Setup, benchmark_of, best_setup, open_loop, server_of
 from autoconfig.runs.serving_row import ServingCase, read_case
 from autoconfig.runs.table import Row, cell, number
-from autoconfig.serving.closed_loop import simulated_loop
 from validation.intake.served import group_of, known_setup
 
 Vector = npt.NDArray[np.float64]
@@ -162,7 +161,7 @@ def fit_pooled(
 def simulated(case: ServingCase, setup: Setup) -> tuple[float, float, float, SimulatedStream]:
     """(mean TPOT, mean TTFT, load of the cache, stream) of a benchmark."""
     if case.load == "closed":
-        loop = closed(case, setup, simulated_loop)
+        loop = server_of(case, setup).loop(benchmark_of(case))
         return loop.tpot_s, loop.ttft_s, loop.load, loop.stream
     found = open_loop(case, setup)
     return found.tpot_s, found.ttft_s, 0.0, found.served
@@ -392,7 +391,9 @@ def request_seconds(runs: Sequence[BenchmarkRun], base: ServingCalibration) -> t
         found = []
         for run, setup in setups:
             constants = replace(setup.job.constants, request_s=pair[0], request_token_s=pair[1])
-            one = closed(run.case, replace(setup, job=replace(setup.job, constants=constants)))
+            one = server_of(run.case, replace(setup, job=replace(setup.job, constants=constants))).benchmark(
+                benchmark_of(run.case)
+            )
             found.append(abs(np.log(one.ttft_s / run.ttft_s)))
         return float(np.mean(found))
 

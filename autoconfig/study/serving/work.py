@@ -23,7 +23,7 @@ from autoconfig.profiler.folder import JobFolder
 from autoconfig.profiler.outcome import Kind, Outcome
 from autoconfig.profiler.runner import Command, RunnerError, torchrun
 from autoconfig.serving.question import ServeQuestion
-from autoconfig.serving.request import ServeRequest, tail_limits
+from autoconfig.serving.request import ServeRequest
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.job import Generation, Job
 from autoconfig.specs.layouts import on_front
@@ -74,7 +74,7 @@ class ServingSettings(MeasuredQuestion):
                 raise InputError(
                     f"{option(field)}: {option('profile')} measures rounds of equal requests at once; leave it out"
                 )
-        for name in tail_limits(request):
+        for name in request.tail_limits:
             raise InputError(
                 f"{option(name)}: {option('profile')} measures means, as the requests of a round are equal and few; limit "
                 f"{option(name.partition('_')[0])}, or ask without {option('profile')}"
