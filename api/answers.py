@@ -50,7 +50,8 @@ from autoconfig.sizing.budget import budget, budget_request
 from autoconfig.sizing.sizing import scale, scaling_request
 from autoconfig.study.settings import parse_budget, parse_time
 from autoconfig.study.training.settings import on_this_device, settings_of_options
-from autoconfig.training.answer import explain, search
+from autoconfig.training.answer import answer as search
+from autoconfig.training.answer import explain
 from autoconfig.training.question import Request, request_of, understand
 
 Answer = tuple[int, bytes]

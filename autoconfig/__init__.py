@@ -126,7 +126,7 @@ def search(**question: Unpack[SearchKeywords]) -> SearchFound | ComparedFound:
     if (include := question.get("include")) is not None:
         question["include"] = [_plan_text(one) for one in (include if isinstance(include, (list, tuple)) else [include])]
     asked = several(question)
-    return ComparedFound(*answer.compare(asked)) if len(asked) > 1 else SearchFound(answer.search(request_of(asked[0])))
+    return ComparedFound(*answer.compare(asked)) if len(asked) > 1 else SearchFound(answer.answer(request_of(asked[0])))
 
 
 @_question("SERVING")

@@ -104,7 +104,7 @@ def test_few_statements_are_laid_out_by_hand():
 @pytest.mark.parametrize(
     ("module", "function", "modules", "climbs", "returns"),
     [
-        ("autoconfig.training.answer", "search", 12, 2, 30),
+        ("autoconfig.training.answer", "answer", 10, 2, 30),
         ("autoconfig.serving.answer", "answer", 10, 2, 30),
         ("autoconfig.post_training.answer", "answer", 10, 2, 30),
     ],

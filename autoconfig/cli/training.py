@@ -154,7 +154,7 @@ def _check_files(output: str | None, report: str | None, export: str | None, *, 
 
 def _searched(given: dict[str, Any], *, whole: bool) -> tuple[SearchAnswer, list[str]]:
     """The answer, with --format of what the format can say, and sentences to say below it: what is left out, and who trains."""
-    from autoconfig.training.answer import search
+    from autoconfig.training.answer import answer as search
     from autoconfig.training.question import request_of
 
     shown = progress()

@@ -14,19 +14,11 @@ from autoconfig.megatron.check import FlagChange
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.predict import estimate_step_time
-from autoconfig.training.price import (
-    LONG,
-    NO_RUNS,
-    NOT_LEGAL,
-    UNCALIBRATED,
-    UNFAMILIAR,
-    PlanReport,
-    least_confident,
-    own_runs,
-    report_plan,
-)
+from autoconfig.training.confidence import LONG, NO_RUNS, NOT_LEGAL, UNCALIBRATED, UNFAMILIAR, least_confident, own_runs
+from autoconfig.training.price import PlanReport, report_plan
 from autoconfig.training.price import violations as broken_rules
-from autoconfig.training.question import Question, real_routing
+from autoconfig.training.question import Question
+from autoconfig.training.switches import real_routing
 
 COMPUTE = "compute"
 TP, CP, EXPERTS = "TP communication", "CP communication", "expert exchange"

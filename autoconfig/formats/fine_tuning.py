@@ -19,7 +19,7 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import StackOptions, load_stack, with_options
 from autoconfig.training.price import report_plan
-from autoconfig.training.rank import rank_plans
+from autoconfig.training.rank import rank
 
 OVERRIDES = "overrides.txt"
 FINE_TUNING_FILES = (OVERRIDES, SFT, LAUNCH, "train.yaml", "axolotl.yaml")
@@ -89,7 +89,7 @@ def trl_plan(scenario: Scenario, plan: TrainPlan) -> TrainPlan | None:
     asked = plan.replace(dist_opt=False)  # nothing to shard of the optimizer state of adapters
     if report_plan(own, asked, None).confidence.fit_probability >= LIKELY:
         return asked
-    ranking = rank_plans(own, ACCELERATE.wish, fit_chance=LIKELY)
+    ranking = rank(own, ACCELERATE.wish, fit_chance=LIKELY)
     likely = len(ranking.best) and ranking.fit_chance_met
     return ranking.plan(int(ranking.best[0])) if likely else None
 

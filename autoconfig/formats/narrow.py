@@ -15,7 +15,8 @@ from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import DEFAULT_STACK, OWN_BUCKET, load_stack
-from autoconfig.training.answer import SearchAnswer, search
+from autoconfig.training.answer import SearchAnswer
+from autoconfig.training.answer import answer as search
 from autoconfig.training.question import Request, request_of, understand
 from autoconfig.training.space import Constraints
 

@@ -31,9 +31,11 @@ from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.optimizers import is_adam
 from autoconfig.specs.software.software import SoftwareStack, StackOptions, load_stack, with_options
+from autoconfig.training.numerics import usual_dropout
 from autoconfig.training.plan_rules import PipelineSplit
-from autoconfig.training.question import Request, read_switches, usual_dropout
+from autoconfig.training.question import Request
 from autoconfig.training.space import Constraints
+from autoconfig.training.switches import read_switches
 
 Flags = Mapping[str, tuple[str, ...]]
 Spell = Callable[[Scenario, TrainPlan], dict[str, tuple[str, ...]]]

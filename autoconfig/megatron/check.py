@@ -23,8 +23,8 @@ from autoconfig.specs.scenario import Scenario
 from autoconfig.training.nearest import ANY, changed_keys, nearest_legal
 from autoconfig.training.plan_rules import OWN_RULES, PipelineSplit, without_effect
 from autoconfig.training.price import PlanReport, Violation, report_plan, violations
-from autoconfig.training.rank import Ranking, plainest_first, rank_plans
-from autoconfig.training.remedies import Remedy, remedies
+from autoconfig.training.rank import Ranking, plainest_first, rank
+from autoconfig.training.remedies import Remedies, Remedy
 from autoconfig.training.rules import RULE_TEXT
 from autoconfig.training.space import Constraints
 
@@ -145,7 +145,7 @@ def _with_plans(answer: CheckAnswer) -> CheckAnswer:
     wish, plan = source.wish or ANY, source.plan
     nearest = nearest_legal(scenario, plan, even_only=even, wish=wish) if answer.violations else None
     wanted = overlapped(source)
-    ranking = rank_plans(wanted, source.wish or _wish(scenario, plan), request.memory_margin)
+    ranking = rank(wanted, source.wish or _wish(scenario, plan), request.memory_margin)
     better = better_plan(ranking, plan, answer.report, request.fit_chance, even_only=source.wish is not None)
     return replace(
         answer,
@@ -161,10 +161,10 @@ def _with_plans(answer: CheckAnswer) -> CheckAnswer:
 def _remedies(source: CheckInput) -> Iterator[Remedy]:
     """Return what would help, among plans that the file's format can say and in its words."""
     if source.wish is None or source.spelled is None:
-        yield from remedies(source.question)
+        yield from Remedies(source.question).all()
         return
     before = source.spelled(source.question.scenario, source.plan)
-    for remedy in remedies(replace(source.question, constraints=source.wish), source.ways):
+    for remedy in Remedies(replace(source.question, constraints=source.wish), source.ways).all():
         if remedy.plan is None or remedy.scenario is None:
             yield remedy
             continue

@@ -32,8 +32,9 @@ from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.scenario import Calibration, Numerics, Scenario
 from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.price import Violation
-from autoconfig.training.question import DEFAULT_FIT_CHANCE, Question, Request, assumed_switches, read_switches, unaligned_heads
+from autoconfig.training.question import DEFAULT_FIT_CHANCE, Question, Request, unaligned_heads
 from autoconfig.training.space import Constraints
+from autoconfig.training.switches import assumed_switches, read_switches
 
 PINNED = frozenset({"primus", "flagscale"})
 """Formats whose launcher brings a Megatron-LM of its own, whose release the file does not say."""

@@ -10,7 +10,8 @@ from autoconfig.specs.json_record import AboveZero, Positive, record_of
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.remarks import AssumedJson, assumed_json
 from autoconfig.specs.scenario import Numerics, Workload
-from autoconfig.training.question import Question, RunSettingsJson, run_settings
+from autoconfig.training.question import Question
+from autoconfig.training.switches import RunSettingsJson, run_settings
 from autoconfig.training.vary import varied_remarks
 
 

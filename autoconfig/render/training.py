@@ -29,10 +29,11 @@ from autoconfig.specs.layouts import layout_text
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import SHORT_TO_LONG
 from autoconfig.training.answer import Explanation, SearchAnswer, part_words
+from autoconfig.training.confidence import evidence_text, record_for, record_text
 from autoconfig.training.nearest import NO_LEGAL
-from autoconfig.training.price import FLOPS_CONVENTION, PlanReport, evidence_text, record_for, record_text
+from autoconfig.training.price import FLOPS_CONVENTION, SAFE_FIT, PlanReport
 from autoconfig.training.question import Question
-from autoconfig.training.rank import RESOLUTION, SAFE_FIT, Ranking
+from autoconfig.training.rank import RESOLUTION, Ranking
 from autoconfig.training.remedies import Remedy
 from autoconfig.training.rules import RULE_TEXT
 
@@ -188,7 +189,7 @@ def _show_ties_and_band(console: Console, answer: SearchAnswer) -> None:
         f"[dim]{tie}90 % band of the first: {edges}. "
         "peak is torch's allocated memory on the worst stage and limit what it may be, GiB; fit the chance not to run out[/dim]"
     )
-    if answer.plans[0].rank == 1 and (record := record_for(answer.question.scenario, first)) is not None:
+    if answer.plans[0].rank == 1 and (record := record_for(answer.question.scenario, first.confidence)) is not None:
         console.print(f"[dim]{escape(record_text(record, seconds_text(first.step_seconds * record.middle)))}[/dim]")
 
 

@@ -14,10 +14,12 @@ from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegati
 from autoconfig.specs.plan_names import NamedPlan, named_plan
 from autoconfig.time_model.operators.listing import OperatorRow
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
-from autoconfig.training.price import FLOPS_CONVENTION, Confidence, FirstPlanRecord, PlanReport, Violation, record_for
+from autoconfig.training.confidence import Confidence, FirstPlanRecord, record_for
+from autoconfig.training.price import FLOPS_CONVENTION, PlanReport, Violation
 from autoconfig.training.question import Question
 from autoconfig.training.rank import Funnel
-from autoconfig.training.remedies import Gain, OtherBatch, SwitchGain
+from autoconfig.training.remedies import Gain, OtherBatch
+from autoconfig.training.vary import SwitchGain
 
 Moment = Annotated[str, Keywords(enum=MOMENTS)]
 
@@ -247,6 +249,9 @@ class SearchJson(QuestionJson, AnswerJson):
     """Where no plan reaches the asked chance: changes that were tried, with their outcome."""
     what_switches_buy: tuple[SwitchGain, ...]
     """Of the first plan: of each switch the best other value, where it moves the step by more than 5 %."""
+    other_dispatcher: SwitchGain | None
+    """What the fastest plan under a dispatcher that nobody named takes beside the first plan, where it is more than 5 % faster:
+    another plan; else null."""
     other_batch: OtherBatch | None
     """A batch near the asked one with which these GPUs do more; null where the batch divides well, or none gains 3 %."""
     pareto: tuple[PlanReportJson, ...]
@@ -389,6 +394,7 @@ def search_json(answer: SearchAnswer) -> SearchJson:
         riskier=None if answer.riskier is None else report_json(answer.riskier, question),
         remedies=tuple(str(remedy) for remedy in answer.remedies) if answer.plans else (),
         what_switches_buy=answer.switches,
+        other_dispatcher=answer.other_dispatcher,
         other_batch=answer.other_batch,
         pareto=tuple(report_json(report, question) for report in answer.pareto),
         included=tuple(_with_given(included, question) for included in answer.included),
@@ -402,7 +408,7 @@ def search_json(answer: SearchAnswer) -> SearchJson:
             try_options=tuple(remedy.options for remedy in answer.remedies),
         ),
         nothing_legal=None if none is None else record_of(NothingLegalJson, none, why=none.text),
-        first_plan_record=record_for(answer.question.scenario, answer.plans[0].report if answer.plans else None),
+        first_plan_record=record_for(answer.question.scenario, answer.plans[0].report.confidence if answer.plans else None),
         gpus_tried=tuple(GpuCountJson(num_gpus=gpus, step_seconds=step) for gpus, step in answer.gpus_tried),
     )
 

@@ -36,9 +36,10 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.remarks import Remark, sentences
 from autoconfig.specs.scenario import Calibration, Scenario
 from autoconfig.time_model.predict import estimate_step_time
+from autoconfig.training.confidence import Confidence, least_confident
 from autoconfig.training.plan_rules import broken_as_published, broken_rules
-from autoconfig.training.price import Confidence, Violation, confidence_of, flops_per_step, least_confident
-from autoconfig.training.rank import rank_plans
+from autoconfig.training.price import Violation, flops_per_step
+from autoconfig.training.rank import rank
 from autoconfig.training.rules import RULE_TEXT
 
 TEXT_COLUMNS = ("id", "pred_confidence", "pred_note")
@@ -218,7 +219,7 @@ def _price(
         own, plan = case.scenario, case.plan
         at = index, recomputes.index(plan.recompute)
         step = float(time.step_seconds[at])
-        confidence = confidence_of(own, step, float(memory.fit_probability[at]), plan.cp)
+        confidence = Confidence.of(own, step, float(memory.fit_probability[at]), plan.cp)
         peak = peak_bytes(own, plan, row, float(memory.peak_bytes[at]))
         published = broken_as_published(scenario.model.num_layers, plan, broken[index])
         rules = [*case.broken, *(texts or published)]
@@ -280,7 +281,7 @@ def _completed(row: Row, reason: str, calibration: Calibration) -> Prediction:
     try:
         partial = read_partial(row, calibration)
         scenario = partial.scenario
-        ranking = rank_plans(scenario, partial.constraints)
+        ranking = rank(scenario, partial.constraints)
     except AutoconfigError as error:
         reasons = dict.fromkeys((reason, str(error)))
         return Prediction(id=row_id, note=f"{FAILED}{'; '.join(reasons)}")
@@ -293,7 +294,7 @@ def _completed(row: Row, reason: str, calibration: Calibration) -> Prediction:
         return replace(least, note=f"{reason}; no legal completion fits, the nearest to it is {plan}; {least.note}")
     step, peak, limit = (float(column[0]) for column in (ranking.step_seconds, ranking.peak_bytes, ranking.limit_bytes))
     likely = float(fit_probability(peak, limit, scenario.cluster.memory_bytes))
-    confidence = confidence_of(scenario, step, likely, ranking.plan(0).cp)
+    confidence = Confidence.of(scenario, step, likely, ranking.plan(0).cp)
     middle = float(np.median(ranking.step_seconds[ranking.best]))
     confidence = replace(
         confidence, step_seconds_p95=max(confidence.step_seconds_p95, middle), level="plan completed by search"

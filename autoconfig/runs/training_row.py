@@ -25,8 +25,9 @@ from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, Calibration, Numerics
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.plan_rules import split_of_layout
 from autoconfig.training.price import CONVENTIONS
-from autoconfig.training.question import graphs_text, real_routing, without_depths
+from autoconfig.training.question import without_depths
 from autoconfig.training.space import Constraints
+from autoconfig.training.switches import graphs_text, real_routing
 
 _FULL_RECOMPUTE = re.compile(r"full\((uniform|block),(\d+)\)")
 _SELECTIVE = re.compile(r"selective\(\[?([a-z_,+ ]*)\]?\)")

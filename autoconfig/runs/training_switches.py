@@ -16,8 +16,8 @@ from autoconfig.specs.run_settings import GRAPH_SCOPES, GivenSettings, read_grap
 from autoconfig.specs.scenario import FP8_RECIPES, Calibration, Numerics, Workload
 from autoconfig.specs.software.bitsandbytes import FROZEN_BYTES
 from autoconfig.specs.software.software import SoftwareStack, StackOptions, StackTime, load_stack, with_options
-from autoconfig.training import question
-from autoconfig.training.question import read_workload
+from autoconfig.training.numerics import AskedNumerics
+from autoconfig.training.workload import read_workload
 
 ADAPTERS, FULL_TUNING = ("lora", "peft"), ("sft",)
 """Words of the column task: adapters are trained, or all weights of a trained model."""
@@ -140,7 +140,7 @@ def read_numerics(row: RunRow, model: ModelSpec, stack: SoftwareStack, gpu: GpuS
         said |= {"hidden_dropout": dropout, "attention_dropout": dropout}
     if trains_adapters(row):
         said |= {"peft": "lora", **row.fields("adapters")}
-    return question.read_numerics(said, model, gpu, stack, row.assumed)
+    return AskedNumerics(said).read(model, gpu, stack, row.assumed)
 
 
 def _precision(row: RunRow) -> tuple[str, str | None]:
@@ -157,7 +157,7 @@ def _precision(row: RunRow) -> tuple[str, str | None]:
 
 @dataclass(frozen=True)
 class _Cells:
-    """What a row says of its workload (training.question.Asked)."""
+    """What a row says of its workload (training.workload.Asked)."""
 
     seq_length: int | None = None
     decoder_seq_length: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -134,17 +134,7 @@ class Contest:
         more of it, until one is within; of a full queue those of closer limits in closed form, until the first is within, and
         the best of all is taken."""
         start = question.in_means()
-        tried = [self._searched(start)]
-        while self.request.simulate and len(tried) <= MAX_SIZES:
-            good = [self.keeps(one) for one in tried[-1].reports]
-            if not good or any(good if question.rate else good[:1]):
-                break
-            harder, before = self._harder(tried[-1]), tried[-1].asked
-            if (harder.sized_for, harder.ttft_s, harder.tpot_s) == (before.sized_for, before.ttft_s, before.tpot_s):
-                break
-            tried.append(self._searched(harder))
-        if question.rate and len(tried) > 1:
-            tried += self._between(*tried[-2:])
+        tried = self._ever_harder(start)
         some = [each for each in tried if each.reports] or tried[:1]
         within = [each for each in some if self.any_keeps(each.reports)]
         best = min(within, key=self._figure) if within else some[-1]
@@ -156,6 +146,19 @@ class Contest:
             remarks=[_harder_text(start, best.asked)] if best.asked is not start and within else [],
             simulated=[one for each in tried for one in each.reports if one.latency],
         )
+
+    def _ever_harder(self, start: ServeQuestion) -> list[Finalists]:
+        """What is found for `start`, and for what is asked in its place where its finalists break the limits."""
+        tried, rate = [self._searched(start)], self.question.rate
+        while self.request.simulate and len(tried) <= MAX_SIZES:
+            good = [self.keeps(one) for one in tried[-1].reports]
+            if not good or any(good if rate else good[:1]):
+                break
+            harder, before = self._harder(tried[-1]), tried[-1].asked
+            if (harder.sized_for, harder.ttft_s, harder.tpot_s) == (before.sized_for, before.ttft_s, before.tpot_s):
+                break
+            tried.append(self._searched(harder))
+        return [*tried, *(self._between(*tried[-2:]) if rate and len(tried) > 1 else ())]
 
     def _searched(self, asked: ServeQuestion) -> Finalists:
         """What a search in closed form finds, the first ones simulated under the limits of the question."""
@@ -202,23 +205,9 @@ class Contest:
         base = rank(asked, self.progress)
         if not self.request.simulate or not base.carries or not len(base.order):
             return None
-        booked = np.unique(base.columns.gpus[base.order]).astype(int)
-        least, most = int(booked[0]), self.question.num_gpus
-        below, deployments, reports = least - 1, base, list[DeploymentReport]()
-        for gpus in [*(int(one) for one in booked[:ONE_BY_ONE]), most]:
-            if gpus <= below:
-                continue
-            deployments, reports = self._up_to(base, below, gpus)
-            if self.any_keeps(reports[:1]):
-                break
-            below = gpus if gpus < most else below
-        while self.any_keeps(reports[:1]) and reports[0].gpus - below > 1:
-            middle = (below + reports[0].gpus) // 2
-            fewer = self._up_to(base, below, middle)
-            if self.any_keeps(fewer[1][:1]):
-                deployments, reports = fewer
-            else:
-                below = middle
+        booked = np.unique(base.columns.gpus[base.order]).astype(int).tolist()
+        least = booked[0]
+        deployments, reports = self._fewest(base, [*booked[:ONE_BY_ONE], self.question.num_gpus])
         best = next(filter(self.keeps, reports), None)
         remarks = []
         if best is not None and best.gpus > least:
@@ -235,6 +224,26 @@ class Contest:
             remarks=remarks,
             simulated=list(self._seen.values()),
         )
+
+    def _fewest(self, base: Deployments, counts: Sequence[int]) -> tuple[Deployments, list[DeploymentReport]]:
+        """Deployments on the fewest GPUs on which one keeps the limits: `counts` are tried in order, then numbers below the one
+        that does, by halves."""
+        below, most = counts[0] - 1, counts[-1]
+        for gpus in counts:
+            if gpus <= below:
+                continue
+            deployments, reports = self._up_to(base, below, gpus)
+            if self.any_keeps(reports[:1]):
+                break
+            below = gpus if gpus < most else below
+        while self.any_keeps(reports[:1]) and reports[0].gpus - below > 1:
+            middle = (below + reports[0].gpus) // 2
+            fewer = self._up_to(base, below, middle)
+            if self.any_keeps(fewer[1][:1]):
+                deployments, reports = fewer
+            else:
+                below = middle
+        return deployments, reports
 
     def _up_to(self, base: Deployments, below: int, most: int) -> tuple[Deployments, list[DeploymentReport]]:
         """Deployments on more than `below` and at most `most` GPUs: the first by the goal, then the one furthest within the

@@ -275,16 +275,6 @@ def understand(request: ServeRequest) -> ServeQuestion:
     calibration = serving_calibration(request.calibration if request.local_files else None)
     checkpoint = read_checkpoint(request.model, local_files=request.local_files)
     constraints = _decided(request, checkpoint, engine, gpu, options)
-    lengths = Lengths(
-        isl=workload.isl,
-        osl=workload.osl,
-        cached=request.prefix_hit,
-        drafted=float(request.draft_tokens),
-        tokens_per_step=tokens_per_step(request.draft_tokens, request.acceptance or 0.0),
-        context=workload.context_tokens,
-        prompt_rms=math.hypot(workload.isl, workload.isl_stddev),
-        alike=not (workload.isl_stddev or workload.osl_stddev),
-    )
     question = ServeQuestion(
         model=model,
         gpu=gpu,
@@ -292,7 +282,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
         num_gpus=request.gpus,
         gpus_per_node=per_node,
         workload=workload,
-        lengths=lengths,
+        lengths=_lengths(request, workload),
         ttft_s=request.ttft_s,
         tpot_s=None if single else request.tpot_s,
         tails={name: value for name, value in request.tail_limits.items() if not (single and name.startswith("tpot"))},
@@ -311,6 +301,19 @@ def understand(request: ServeRequest) -> ServeQuestion:
         options=options,
     )
     return replace(question, assumed=(*notes, *_assumptions(request, question)))
+
+
+def _lengths(request: ServeRequest, workload: Workload) -> Lengths:
+    return Lengths(
+        isl=workload.isl,
+        osl=workload.osl,
+        cached=request.prefix_hit,
+        drafted=float(request.draft_tokens),
+        tokens_per_step=tokens_per_step(request.draft_tokens, request.acceptance or 0.0),
+        context=workload.context_tokens,
+        prompt_rms=math.hypot(workload.isl, workload.isl_stddev),
+        alike=not (workload.isl_stddev or workload.osl_stddev),
+    )
 
 
 def _decided(
@@ -428,6 +431,12 @@ def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[Rem
     if most > model.max_position_embeddings:
         beyond = f"beyond the {model.max_position_embeddings:,} positions of {model.name}"
         yield note(f"{most:,.0f} tokens in a sequence, {beyond}", Effect.NOTHING)
+    yield from _assumed_steps(request, model)
+    yield from _assumed_memory(request, question)
+
+
+def _assumed_steps(request: ServeRequest, model: ModelSpec) -> Iterator[Remark]:
+    """Of what an iteration takes."""
     if model.is_moe and request.imbalance is None:
         yield Remark("imbalance", None, "experts: routing as skewed as in the measured rows", Effect.TIME)
     if model.is_hybrid:
@@ -440,7 +449,6 @@ def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[Rem
         yield Remark("prefix_hit", None, "no prefix hits", Effect.TIME)
     if not request.draft_tokens:
         yield Remark("draft_tokens", None, "no speculation", Effect.TIME)
-    yield from _assumed_memory(request, question)
 
 
 def _assumed_memory(request: ServeRequest, question: ServeQuestion) -> Iterator[Remark]:

@@ -30,7 +30,7 @@ from autoconfig.specs.layouts import middle_layers
 from autoconfig.time_model.predict import MixedTimes
 from autoconfig.training.price import Money, PlanReport, energy_kwh, flops_per_step, report_plan
 from autoconfig.training.question import Question, Request, request_of, understand
-from autoconfig.training.rank import plainest_first, rank_plans
+from autoconfig.training.rank import plainest_first, rank
 from autoconfig.training.space import enumerate_space, recompute_options
 
 MAX_OFFERS = 8
@@ -319,7 +319,7 @@ class _Candidate:
             return None
         scenario, request = self.question.scenario, self.question.request
         asked = (scenario, self.question.constraints, request.memory_margin, request.top, request.fit_chance)
-        ranking = plainest_first(rank_plans(*asked))
+        ranking = plainest_first(rank(*asked))
         if not len(ranking.best):
             return None
         price = self.kind.offer.price_per_gpu_hour

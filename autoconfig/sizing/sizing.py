@@ -18,8 +18,8 @@ from autoconfig.specs.plan import SHORT_TO_LONG, parse_keys
 from autoconfig.training.nearest import odd_factor
 from autoconfig.training.price import Money, PlanReport, report_plan
 from autoconfig.training.question import Question, Request, request_of, understand
-from autoconfig.training.rank import Ranking, plainest_first, rank_plans
-from autoconfig.training.remedies import OtherBatch, other_batch
+from autoconfig.training.rank import Ranking, plainest_first, rank
+from autoconfig.training.remedies import OtherBatch
 
 KEEPABLE = tuple(key for key in SHORT_TO_LONG if key not in ("dp", "first", "last"))
 MAX_GPU_TYPES = 16
@@ -170,7 +170,7 @@ class _Curve:
         question = self._understood(training)
         self.question = self.question or question
         ranking = plainest_first(_ranked(question, None))
-        other = other_batch(question, ranking) if hint else None
+        other = OtherBatch.near(question, ranking) if hint else None
         if not len(ranking.best):
             why = NO_FIT if ranking.funnel.legal else ": ".join(filter(None, (NOT_LEGAL, odd_factor(question.scenario))))
             return replace(empty, why_not=why, other_batch=other)
@@ -201,7 +201,7 @@ class _Curve:
 
 def _ranked(question: Question, first: int | None) -> Ranking:
     request = question.request
-    return rank_plans(question.scenario, question.constraints, request.memory_margin, first, request.fit_chance)
+    return rank(question.scenario, question.constraints, request.memory_margin, first, request.fit_chance)
 
 
 def _with_failures(empty: ScalingPoint, report: PlanReport, goodput: Goodput, price: float | None) -> ScalingPoint:

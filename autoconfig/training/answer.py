@@ -16,7 +16,7 @@ from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
-from autoconfig.training.nearest import NothingLegal, completed, nearest_legal, nothing_legal
+from autoconfig.training.nearest import NothingLegal, nearest_legal
 from autoconfig.training.plan_rules import without_effect
 from autoconfig.training.price import (
     Money,
@@ -33,24 +33,13 @@ from autoconfig.training.rank import (
     in_order,
     pareto_positions,
     plainest_first,
-    rank_plans,
+    rank,
     safe_position,
     sayable_only,
     tie_groups,
 )
-from autoconfig.training.remedies import (
-    Gain,
-    OtherBatch,
-    Remedy,
-    SwitchGain,
-    deciding_switches,
-    memory_binds,
-    other_batch,
-    remedies,
-    switch_gains,
-    what_binds,
-)
-from autoconfig.training.vary import varied
+from autoconfig.training.remedies import Gain, OtherBatch, Remedies, Remedy, memory_binds, what_binds
+from autoconfig.training.vary import OtherSwitches, SwitchGain, Variation
 
 Says = Callable[[Scenario, TrainPlan], bool]
 """Whether a format has words for a plan of a scenario."""
@@ -172,11 +161,13 @@ class SearchAnswer:
     """A batch near the asked one that the GPUs divide better, where it is worth naming."""
     switches: tuple[SwitchGain, ...] = ()
     """What other switches make of the first plan, where they decide (`deciding_switches`)."""
+    other_dispatcher: SwitchGain | None = None
+    """What the fastest plan with another dispatcher takes beside the first plan, where it is worth naming."""
     gpus_tried: tuple[tuple[int, float | None], ...] = ()
     """With gpus_at_most: GPU counts tried and the best step seconds of each."""
 
 
-def search(
+def answer(
     request: Request, progress: Callable[[str], None] | None = None, *, whole: bool = False, says: Says | None = None
 ) -> SearchAnswer:
     """Rank the plans for one question. Raises InputError; nothing that fits, or is legal, is an answer with no plans.
@@ -185,7 +176,7 @@ def search(
     answer, where it is to be said in a format; others are left out before the answer is cut to its length."""
     question, ranking, tried = _best_question(understand(request), progress, whole, says)
     money = Money(tokens=request.tokens, price_per_gpu_hour=question.own_price)
-    none = nothing_legal(question, ranking.space) if ranking.funnel.legal == 0 else None
+    none = NothingLegal.of(question, ranking.space) if ranking.funnel.legal == 0 else None
     scenario = question.scenario
 
     order = [int(position) for position in in_order(ranking, request.sort_by)[: request.top]]
@@ -219,9 +210,10 @@ def search(
         nearest_miss=miss,
         nothing_legal=none,
         riskier=riskier,
-        remedies=tuple(remedies(question)) if miss is not None or not (none or ranking.fit_chance_met) else (),
-        other_batch=other_batch(question, ranking),
-        switches=() if first is None else deciding_switches(scenario, first.plan),
+        remedies=tuple(Remedies(question).all()) if miss is not None or not (none or ranking.fit_chance_met) else (),
+        other_batch=OtherBatch.near(question, ranking),
+        other_dispatcher=SwitchGain.of_dispatcher(question, plans[0].report) if plans else None,
+        switches=() if first is None else OtherSwitches(scenario, first.plan).deciding(),
         gpus_tried=tried,
         pareto=tuple(reports[p] for p in pareto),
         included=tuple(include_text(text, question, ranking, money) for text in request.include),
@@ -240,7 +232,7 @@ def _best_question(
     if request.gpus_at_most is not None:
         return _search_at_most(question, progress, ranked)
     if request.vary:
-        return (*varied(question, ranked, progress), ())
+        return (*Variation(question, ranked, progress).outcome(), ())
     return question, ranked(question), ()
 
 
@@ -249,7 +241,7 @@ def compare(questions: Iterable[Mapping[str, Any]]) -> tuple[list[SearchAnswer],
     answers, refused = [], []
     for one in questions:
         try:
-            answers.append(search(_priced_alone(request_of(one))))
+            answers.append(answer(_priced_alone(request_of(one))))
         except InputError as error:
             refused.append(error)
     if not answers:
@@ -268,7 +260,7 @@ def _ranked(question: Question, first: int | None, says: Says | None, whole: boo
     request, scenario = question.request, question.scenario
     asked = (scenario, question.constraints, request.memory_margin)
     if says is None:
-        return plainest_first(rank_plans(*asked, first, request.fit_chance))
+        return plainest_first(rank(*asked, first, request.fit_chance))
 
     def shown(ranking: Ranking) -> Iterable[int]:
         if whole:
@@ -282,7 +274,7 @@ def _ranked(question: Question, first: int | None, says: Says | None, whole: boo
         return says(scenario, plan)
 
     for some in dict.fromkeys((first, None)):
-        ranking = rank_plans(*asked, some, request.fit_chance, likely=False)
+        ranking = rank(*asked, some, request.fit_chance, likely=False)
         if (found := sayable_only(ranking, said, shown, request.fit_chance, some)) is not None:
             return plainest_first(found)
     raise AssertionError("a whole ranking leaves nothing out")
@@ -337,7 +329,7 @@ def explain_plan(
         included=included,
         operators=tuple(operators),
         gains=tuple(gains),
-        switches=tuple(switch_gains(s, plan)) if binds else (),
+        switches=tuple(OtherSwitches(s, plan).gains()) if binds else (),
         gains_note=note,
         without_effect=without_effect(s, plan),
     )
@@ -374,11 +366,32 @@ def include(
 def include_text(text: str, question: Question, ranking: Ranking, money: Money) -> IncludedPlan:
     """A plan that the caller wrote: a whole one as it is, of some keys the best plan that has them, as far as one fits."""
     given = plan_of(question, text)
-    plan = completed(question, text)
+    plan = _completed(question, text)
     if plan is None or plan == given:
         return include(given, question, ranking, money)
     alone = include(given, question, None, money)
     return replace(include(plan, question, ranking, money), asked=text, given=given, given_report=alone.report)
+
+
+WHOLE = frozenset({"tp", "pp", "mbs", "recompute"})
+"""Keys that every printed plan says (dp and sp follow from the GPUs and tp): a text that has them leaves nothing open."""
+SHARDING = ("dist_opt", "fsdp", "offload")
+"""Keys that a question holds for the plans of a caller, too (--zero-stage, --fix)."""
+
+
+def _completed(question: Question, text: str) -> TrainPlan | None:
+    """The first plan of a search among those with every key of `text`; None where `text` is a whole plan, or no plan with its
+    keys fits. Raises PlanError for a text that is no plan."""
+    keys = {part.partition("=")[0].strip() for part in text.split(",")}
+    if keys >= WHOLE:
+        return None
+    plan = plan_of(question, text)
+    held = {key: values for key, values in question.constraints.fixed.items() if key in SHARDING}
+    fixed = {**held, **{key: frozenset({getattr(plan, key)}) for key in keys}}
+    wish = replace(question.constraints, fixed=fixed, at_most={}, excluded={})
+    request = question.request
+    ranking = plainest_first(rank(question.scenario, wish, request.memory_margin, 1, request.fit_chance))
+    return ranking.plan(int(ranking.best[0])) if len(ranking.best) else None
 
 
 def _layout_rank(plan: TrainPlan, step_seconds: float, ranking: Ranking) -> int:

@@ -1,5 +1,4 @@
-"""What is near to what a caller wrote: of something not legal the plan with the fewest changes, the nearest batch or number of
-GPUs; of some keys the best plan that has them."""
+"""What is near to something that is not legal: the plan with the fewest changes, the nearest batch or number of GPUs."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.plan_rules import is_idle
 from autoconfig.training.price import violations
-from autoconfig.training.question import Question, plan_of, understand
-from autoconfig.training.rank import plainest_first, rank_plans
+from autoconfig.training.question import Question, understand
 from autoconfig.training.recompute_rules import recompute_rule
 from autoconfig.training.rules import RULE_TEXT
 from autoconfig.training.space import (
@@ -191,6 +189,12 @@ class NothingLegal:
     num_gpus: tuple[int, ...]
     """The next smaller and the next larger number of whole nodes, for the same batch where it was given."""
 
+    @classmethod
+    def of(cls, question: Question, space: Space) -> NothingLegal:
+        """What is said of an empty space: what stopped the most layouts, and what to change."""
+        batches, counts = tuple(_batches_near(question)), tuple(_counts_near(question))
+        return cls(why=_why(question, space), global_batch_sizes=batches, num_gpus=counts)
+
     @property
     def message(self) -> str:
         """What an InputError would say."""
@@ -205,13 +209,6 @@ class NothingLegal:
 
     def __str__(self) -> str:
         return str(InputError(self.message))
-
-
-def nothing_legal(question: Question, space: Space) -> NothingLegal:
-    """What is said of an empty space: what stopped the most layouts, and what to change."""
-    return NothingLegal(
-        why=_why(question, space), global_batch_sizes=tuple(_batches_near(question)), num_gpus=tuple(_counts_near(question))
-    )
 
 
 def _why(question: Question, space: Space) -> str:
@@ -321,24 +318,3 @@ def _is_legal(question: Question, *, batch: int | None = None, gpus: int | None 
     except InputError:  # a batch larger than any, GPUs that are no whole domain
         return False
     return _legal(scenario, question.constraints)
-
-
-WHOLE = frozenset({"tp", "pp", "mbs", "recompute"})
-"""Keys that every printed plan says (dp and sp follow from the GPUs and tp): a text that has them leaves nothing open."""
-SHARDING = ("dist_opt", "fsdp", "offload")
-"""Keys that a question holds for the plans of a caller, too (--zero-stage, --fix)."""
-
-
-def completed(question: Question, text: str) -> TrainPlan | None:
-    """The first plan of a search among those with every key of `text`; None where `text` is a whole plan, or no plan with its
-    keys fits. Raises PlanError for a text that is no plan."""
-    keys = {part.partition("=")[0].strip() for part in text.split(",")}
-    if keys >= WHOLE:
-        return None
-    plan = plan_of(question, text)
-    held = {key: values for key, values in question.constraints.fixed.items() if key in SHARDING}
-    fixed = {**held, **{key: frozenset({getattr(plan, key)}) for key in keys}}
-    wish = replace(question.constraints, fixed=fixed, at_most={}, excluded={})
-    request = question.request
-    ranking = plainest_first(rank_plans(question.scenario, wish, request.memory_margin, 1, request.fit_chance))
-    return ranking.plan(int(ranking.best[0])) if len(ranking.best) else None

@@ -1,4 +1,4 @@
-"""Enumerate, prune by memory, price, rank, and put in order. The engine below `answer.search`; no printing, no files.
+"""Enumerate, prune by memory, price, rank, and put in order. The engine below `answer`; no printing, no files.
 
 Every legal layout is combined with every legal recomputation. Memory decides which plans fit: every layout's plans are looked
 at, so counts are exact. A step time is worked out where a lower bound of it says that the plan may be among those asked for:
@@ -7,41 +7,26 @@ the fastest layouts, and all plans up to a multiple of the fastest. A layout's r
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.memory_model.predict import FittingPlans, estimate_memory, fit_probability, plans_that_fit
+from autoconfig.memory_model.predict import estimate_memory, fit_probability
 from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive
 from autoconfig.specs.layouts import Layouts, first_positions, middle_layers, pareto_front
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.predict import MixedTimes
+from autoconfig.training.price import ROWS_PER_BLOCK, SAFE_FIT, SLOWEST, PhaseClock, Priced, price
 from autoconfig.training.space import Constraints, Space, enumerate_space, legal_mask, recompute_options
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-ROWS_PER_BLOCK = 8_192
-"""Layouts priced at once; bounds memory, not results."""
-MAX_THREADS = 4
-SLOWEST = 2.0
-"""PlanColumns this many times slower than the first are the last ones of a Pareto set."""
-FIRST_ROWS = 1_024
-"""Layouts with the least bounds, priced first: the fastest of their plans says how far the others may be off."""
-FARTHER = 2.0
-"""Where the plans so far are too few, all up to so many times their slowest are priced."""
-SAFE_FIT = 0.95
-"""Chance to fit from which a plan is called safe."""
 
 Mask = npt.NDArray[np.bool_]
-COLUMNS = ("row", "option", "step", "peak", "limit")
 PARETO_POINTS = 12
 PLAINER = 0.03
 """A plainer plan may come before the fastest when it is so much slower at most: half of a tie."""
@@ -135,7 +120,7 @@ class Ranking:
         return np.asarray(fit_probability(self.peak_bytes, self.limit_bytes, self.scenario.cluster.memory_bytes))
 
 
-def rank_plans(
+def rank(
     scenario: Scenario,
     constraints: Constraints | None = None,
     margin: float = 0.0,
@@ -156,7 +141,7 @@ def rank_plans(
         layouts = space.layouts
         largest = np.maximum.reduce([layouts.first, layouts.last, middle_layers(scenario.model, layouts)])
         options = recompute_options(scenario, constraints, int(largest.max(initial=1)))
-    priced = price_plans(scenario, space, options, margin, first, clock, fit_chance)
+    priced = price(scenario, space, options, margin, first, clock, fit_chance)
     closest = None if priced.plans else _closest(scenario, layouts, options, margin)
     ranking = _rank(scenario, space, options, priced, closest, clock)
     return likely_only(ranking, fit_chance) if likely else ranking
@@ -270,196 +255,6 @@ def _fastest_first(step: Floats, excess: Floats) -> Ints:
     group = np.sort(order[tied])
     order[tied] = group[np.lexsort((excess[group], step[group]))]
     return order
-
-
-class PhaseClock:
-    """Seconds by phase, and the wall time since it was made."""
-
-    def __init__(self) -> None:
-        self.phases: dict[str, float] = {}
-        self.start = time.perf_counter()
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Adds the time inside to a phase."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.phases[name] = self.phases.get(name, 0.0) + time.perf_counter() - start
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanColumns:
-    """PlanColumns with their step times and peaks, in parallel columns."""
-
-    row: Ints
-    option: Ints
-    step: Floats
-    peak: Floats
-    limit: Floats
-    level: str = "default"
-
-    @classmethod
-    def none(cls) -> PlanColumns:
-        """No plan."""
-        ints, floats = np.zeros(0, np.int64), np.zeros(0)
-        return cls(row=ints, option=ints, step=floats, peak=floats, limit=floats)
-
-    def columns(self) -> dict[str, Any]:
-        """The columns and the level by name."""
-        return {field.name: getattr(self, field.name) for field in fields(PlanColumns)}
-
-    def joined(self, *others: PlanColumns) -> PlanColumns:
-        """These plans and others, in the order of layouts and options."""
-        some = [plans for plans in (self, *others) if len(plans.step)]
-        if len(some) < 2:
-            return some[0] if some else self
-        all_ = {name: np.concatenate([getattr(plans, name) for plans in some]) for name in COLUMNS}
-        joined = PlanColumns(**all_, level=some[0].level)
-        sorted_already = not np.any(joined.row[1:] < joined.row[:-1])
-        return joined if sorted_already else joined.take(np.argsort(joined.row, kind="stable"))
-
-    def take(self, which: Any) -> PlanColumns:
-        """Those that positions or a mask select."""
-        return PlanColumns(**{name: getattr(self, name)[which] for name in COLUMNS}, level=self.level)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Priced(PlanColumns):
-    """PlanColumns of a space that got a time, and the count of all that fit."""
-
-    plans: int
-    """That fit, priced or not."""
-    layouts: Ints
-    """One row of every layout with a plan that fits."""
-    whole: bool
-    """Every plan that fits is priced."""
-
-
-def price_plans(
-    scenario: Scenario,
-    space: Space,
-    options: list[Recompute],
-    margin: float,
-    first: int | None,
-    clock: PhaseClock,
-    fit_chance: float = 0.0,
-) -> Priced:
-    """The plans that fit, all of them; with `first` those of them that no plan left out is faster than: so many layouts with a
-    plan of the asked chance to fit, a safe plan where there is one, and all plans within SLOWEST of the fastest."""
-    with clock.phase("memory"), _pool(len(space.layouts) > ROWS_PER_BLOCK) as run:
-        legal = legal_mask(options, space.layouts, scenario)
-        memory = plans_that_fit(scenario, space.layouts, options, legal, margin=margin, run=run)
-        rows = np.flatnonzero(memory.fits.any(axis=1))
-    if not len(rows):
-        return Priced(**PlanColumns.none().columns(), plans=0, layouts=rows, whole=True)
-    with clock.phase("time"):
-        times = MixedTimes.of(scenario, space.layouts.take(rows), options)
-    pricing = _Pricing(scenario=scenario, rows=rows, memory=memory, times=times, clock=clock)
-    if first is None or len(rows) <= FIRST_ROWS:
-        found = pricing.with_peaks(pricing.plans(np.arange(len(rows))))
-    else:
-        found = _beginning(pricing, space, first, fit_chance)
-    plans = int(np.count_nonzero(memory.fits))
-    layouts = rows[first_positions(space.layout_id[rows])]
-    return Priced(**found.columns(), plans=plans, layouts=layouts, whole=len(found.step) == plans)
-
-
-def _beginning(pricing: _Pricing, space: Space, first: int, fit_chance: float) -> PlanColumns:
-    """The beginning of the order: all plans up to a step time that is raised until enough is there.
-
-    A layout is priced where its lower bound is within that time. So no plan of the others is, and what is left after dropping
-    the priced plans beyond it is what pricing everything would begin with.
-    """
-    with pricing.clock.phase("time"):
-        least = pricing.times.least_seconds(np.arange(len(pricing.rows)))
-    todo = np.zeros(len(least), bool)
-    todo[np.argpartition(least, FIRST_ROWS)[:FIRST_ROWS]] = True
-    done = np.zeros(len(least), bool)
-    found, most = PlanColumns.none(), 0.0
-    while True:
-        found = found.joined(pricing.plans(np.flatnonzero(todo)))
-        done |= todo
-        most = max(most * FARTHER, SLOWEST * float(found.step.min()))
-        pricing.raise_bounds(least, np.flatnonzero((least <= most) & ~done))
-        todo = (least <= most) & ~done
-        if todo.any():
-            found = found.joined(pricing.plans(np.flatnonzero(todo)))
-            done |= todo
-        within = pricing.with_peaks(found if done.all() else found.take(found.step <= most))
-        if done.all() or _enough(pricing, space, within.take(within.step <= most), first, fit_chance):
-            return within
-        todo = (least <= most * FARTHER) & ~done
-
-
-def _enough(pricing: _Pricing, space: Space, within: PlanColumns, first: int, fit_chance: float) -> bool:
-    """So many layouts with a plan of the asked chance to fit, and a safe plan, are among the plans within the time."""
-    chance = np.asarray(fit_probability(within.peak, within.limit, pricing.scenario.cluster.memory_bytes))
-    likely = within.row[chance >= fit_chance]
-    return bool((chance >= SAFE_FIT).any()) and len(first_positions(space.layout_id[likely])) >= first
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Pricing:
-    """What pricing needs to know of a search."""
-
-    scenario: Scenario
-    rows: Ints
-    """Layouts with a plan that fits."""
-    memory: FittingPlans
-    times: MixedTimes
-    """Of these layouts."""
-    clock: PhaseClock
-
-    def raise_bounds(self, least: Floats, which: Ints) -> None:
-        """The least step seconds of these of `rows`, with what of them fits."""
-        with self.clock.phase("time"):
-            bounds = _in_blocks(lambda some: self.times.least_seconds(some, self.memory.fits[self.rows[some]]), which)
-            least[which] = np.concatenate([least[:0], *bounds])
-
-    def plans(self, which: Ints) -> PlanColumns:
-        """The plans of these of `rows` that fit, without peaks, in the order of the layouts and options, whatever the threads
-        do."""
-        with self.clock.phase("time"):
-            return PlanColumns.none().joined(*_in_blocks(self._timed, which))
-
-    def with_peaks(self, plans: PlanColumns) -> PlanColumns:
-        """The plans with their peaks."""
-        new = np.append(True, plans.row[1:] != plans.row[:-1])[: len(plans.row)]
-        with self.clock.phase("memory"):
-            peaks = np.concatenate([self.memory.peak_bytes(plans.row[:0]), *_in_blocks(self.memory.peak_bytes, plans.row[new])])
-        return replace(plans, peak=peaks[np.cumsum(new) - 1, plans.option], limit=self.memory.limit_bytes[plans.row])
-
-    def _timed(self, which: Ints) -> PlanColumns:
-        rows = self.rows[which]
-        index, option = np.nonzero(self.memory.fits[rows])
-        step = self.times.seconds(which)[index, option]
-        return PlanColumns(
-            row=rows[index].astype(np.int32),
-            option=option.astype(np.int16),
-            step=step,
-            peak=np.zeros_like(step),
-            limit=np.zeros_like(step),
-            level=self.times.level,
-        )
-
-
-def _in_blocks(work: Callable[[Ints], Any], rows: Ints) -> list[Any]:
-    """What `work` makes of the rows, ROWS_PER_BLOCK at a time."""
-    starts = range(0, len(rows), ROWS_PER_BLOCK)
-    with _pool(len(starts) > 1) as run:
-        return list(run(lambda start: work(rows[start : start + ROWS_PER_BLOCK]), starts))
-
-
-@contextmanager
-def _pool(many: bool) -> Iterator[Callable[..., Iterable[Any]]]:
-    """`map`, on a few threads where there is much to do: NumPy releases the interpreter lock."""
-    if not many:
-        yield map
-        return
-    with ThreadPoolExecutor(max_workers=min(MAX_THREADS, os.cpu_count() or 1)) as pool:
-        yield pool.map
 
 
 def plainest_first(ranking: Ranking) -> Ranking:

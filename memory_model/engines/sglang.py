@@ -171,31 +171,14 @@ def pool_tokens(start: EngineStart, stage: StageWeights, pool: float) -> PoolTok
     """How a pool is cut: states first (their share r / (1 + r), or as many as are asked for), the rest in tokens of full
     layers; windows hold `swa_ratio` as many."""
     model, plan, release = start.model, start.plan, settings("sglang", start.release)
-    token = kv_layer_bytes(model, plan.tp, plan.kv)
-    full = windows = recurrent = 0
-    for layer in stage.layers:
-        kind = model.layer_kinds[layer]
-        recurrent += kind in ("mamba", "gdn")
-        if attends(model, kind):
-            slides = bool(model.sliding_pattern[layer] and model.window_size)
-            windows, full = windows + slides, full + (not slides)
-    full += 1 if start.draft_method == "mtp" else start.draft_model.attention_layers if start.draft_model else 0
+    full, windows, recurrent = _cached_layers(start, stage)
     ranks = start.dp if start.attention_dp else 1
     asked = start.max_num_seqs or (int(release["drafting_running"].value) if start.draft_method else None)
-    states, held = 0, 0.0
-    if recurrent:
-        each = recurrent * state_bytes(start.replace(state_dtype=start.state_dtype or "float32", draft_tokens=0))
-        share = start.state_ratio if start.state_ratio is not None else float(release["state_ratio"].value)
-        states = int(max(pool, 0.0) * share / (1.0 + share) // each)
-        if start.max_state_slots is not None:
-            states = start.max_state_slots // ranks
-        elif start.prefix_caching is False and asked is not None:
-            states = asked // ranks
-        held = states * each
+    states, held = _states(start, recurrent, asked, ranks, pool)
     ratio = 1.0 if start.hybrid_kv_manager is False else start.swa_ratio or float(release["swa_ratio"].value)
     if not full:
         ratio = 1.0
-    cell = token * (full + (ratio if windows else 0.0) * windows)
+    cell = kv_layer_bytes(model, plan.tp, plan.kv) * (full + (ratio if windows else 0.0) * windows)
     page = start.block_size or (SPARSE_PAGE if model.is_sparse else 1)
     tokens = int(max(pool - held, 0.0) // cell) // page * page if cell else 0
     if start.max_total_tokens is not None:
@@ -215,3 +198,32 @@ def pool_tokens(start: EngineStart, stage: StageWeights, pool: float) -> PoolTok
         running=running,
         page=page,
     )
+
+
+def _cached_layers(start: EngineStart, stage: StageWeights) -> tuple[int, int, int]:
+    """(Layers whose attention reads all of the cache, layers that slide, layers with a state) of a stage and its drafts."""
+    model = start.model
+    full = windows = recurrent = 0
+    for layer in stage.layers:
+        kind = model.layer_kinds[layer]
+        recurrent += kind in ("mamba", "gdn")
+        if attends(model, kind):
+            slides = bool(model.sliding_pattern[layer] and model.window_size)
+            windows, full = windows + slides, full + (not slides)
+    drafting = start.draft_model.attention_layers if start.draft_model else 0
+    return full + (1 if start.draft_method == "mtp" else drafting), windows, recurrent
+
+
+def _states(start: EngineStart, layers: int, asked: int | None, ranks: int, pool: float) -> tuple[int, float]:
+    """(States of requests on so many layers, their bytes); `asked`: requests that run at once, where that is known."""
+    if not layers:
+        return 0, 0.0
+    release = settings("sglang", start.release)
+    each = layers * state_bytes(start.replace(state_dtype=start.state_dtype or "float32", draft_tokens=0))
+    share = start.state_ratio if start.state_ratio is not None else float(release["state_ratio"].value)
+    states = int(max(pool, 0.0) * share / (1.0 + share) // each)
+    if start.max_state_slots is not None:
+        states = start.max_state_slots // ranks
+    elif start.prefix_caching is False and asked is not None:
+        states = asked // ranks
+    return states, states * each

@@ -50,31 +50,19 @@ class StartLimits:
 
 
 def limits(start: EngineStart) -> StartLimits:
-    """Of a start of vLLM (engine/arg_utils.py): max_num_seqs is at most max_num_batched_tokens where neither is said."""
+    """Of a start of vLLM (engine/arg_utils.py)."""
     release = settings("vllm", start.release)
-    gib = start.gpu.memory_bytes / GIB
-    small_a100 = "a100" in start.gpu.id and not release["a100_is_large"].value
-    large = gib >= release["large_card_gib"].value and not small_a100
-    sources = {}
-    said = start.max_model_len if start.max_model_len not in (None, AUTO_LENGTH) else None
-    length = said or start.own_length
-    seqs, tokens = (1024, 8192) if large else (256, 2048)
-    if gib >= release["huge_card_gib"].value:
-        tokens = 16384
-    if not release["v1"].value:
-        tokens = 2048 if length > 32768 else max(length, 2048)  # chunked prefill of its own from 32K on (engine/arg_utils.py)
-    if start.max_num_batched_tokens is None:
-        tokens = min(tokens, (start.max_num_seqs or seqs) * length)
-    tokens = start.max_num_batched_tokens or tokens
-    seqs = start.max_num_seqs or min(seqs, tokens)
-    for name, value in (
-        ("seqs", start.max_num_seqs),
-        ("tokens", start.max_num_batched_tokens),
-        ("fraction", start.memory_fraction),
-    ):
-        key = "large_card_gib" if name != "fraction" else "fraction"
-        sources[name] = "flag" if value is not None else f"default of the release: {release[key].source}"
-    fraction = start.memory_fraction if start.memory_fraction is not None else float(release["fraction"].value)
+    explicit = start.max_model_len if start.max_model_len not in (None, AUTO_LENGTH) else None
+    length = explicit or start.own_length
+    seqs, tokens = _batch_limits(start, length)
+    sources = {
+        name: "flag" if value is not None else f"default of the release: {release[key].source}"
+        for name, key, value in (
+            ("seqs", "large_card_gib", start.max_num_seqs),
+            ("tokens", "large_card_gib", start.max_num_batched_tokens),
+            ("fraction", "fraction", start.memory_fraction),
+        )
+    }
     graphs = start.graph_max_batch or min(2 * seqs * (1 + start.draft_tokens), int(release["graph_max_batch"].value))
     block = start.block_size or int(release["block"].value)
     if start.block_size is None and start.model.multi_latent_attention and (start.gpu.compute_capability or 0) >= 9.0:
@@ -83,11 +71,27 @@ def limits(start: EngineStart) -> StartLimits:
         length=length,
         seqs=seqs,
         tokens=tokens,
-        fraction=fraction,
+        fraction=start.memory_fraction if start.memory_fraction is not None else float(release["fraction"].value),
         block=block,
         graph_batch=min(graphs, tokens),
         sources=sources,
     )
+
+
+def _batch_limits(start: EngineStart, length: int) -> tuple[int, int]:
+    """(max_num_seqs, max_num_batched_tokens): the first is at most the second where neither is said."""
+    release, gib = settings("vllm", start.release), start.gpu.memory_bytes / GIB
+    small_a100 = "a100" in start.gpu.id and not release["a100_is_large"].value
+    large = gib >= release["large_card_gib"].value and not small_a100
+    seqs, tokens = (1024, 8192) if large else (256, 2048)
+    if gib >= release["huge_card_gib"].value:
+        tokens = 16384
+    if not release["v1"].value:
+        tokens = 2048 if length > 32768 else max(length, 2048)  # chunked prefill of its own from 32K on
+    if start.max_num_batched_tokens is None:
+        tokens = min(tokens, (start.max_num_seqs or seqs) * length)
+    tokens = start.max_num_batched_tokens or tokens
+    return start.max_num_seqs or min(seqs, tokens), tokens
 
 
 def forward_peak(start: EngineStart, tokens: Number) -> Number:

@@ -21,7 +21,7 @@ from autoconfig.calibration.calibrate import calibrate_file
 from autoconfig.calibration.observe import Observation, Run, observe, predicted_seconds, refine, run_of
 from autoconfig.planning.calibration_file import named_calibration, parse, read_calibration, shipped, to_json, write_calibration
 from autoconfig.runs.training_row import read_case
-from autoconfig.training.price import confidence_of, shipped_bands
+from autoconfig.training.confidence import Confidence, shipped_bands
 from validation.fit.steps import published_calibration
 from validation.published import published_rows
 from validation.sheets.bands import banded, bands_of, strangers_of_one_node
@@ -69,13 +69,13 @@ def test_undetermined_factors_stay_and_are_named(tmp_path: Path) -> None:
     assert "moe" in kept
     assert entry.factors.moe == 1.0
     scenario = replace(read_case(ROWS[3]).scenario, calibration=found)
-    text = confidence_of(scenario, 1.0, 1.0).calibrated_on
+    text = Confidence.of(scenario, 1.0, 1.0).calibrated_on
     assert found.version in text and "not determined" in text
     assert all(name in text for name in kept if name != "moe")
 
 
 def width(found: Calibration) -> float:
-    confidence = confidence_of(replace(read_case(ROWS[4]).scenario, calibration=found), 1.0, 1.0)
+    confidence = Confidence.of(replace(read_case(ROWS[4]).scenario, calibration=found), 1.0, 1.0)
     return math.log(confidence.step_seconds_p95 / confidence.step_seconds_p5)
 
 

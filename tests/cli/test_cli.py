@@ -223,7 +223,7 @@ def test_bad_input_is_one_clear_message_and_exit_code_2(autoconfig, folder, argu
 
 
 def test_a_bug_of_ours_keeps_its_traceback(monkeypatch, autoconfig):
-    monkeypatch.setattr("autoconfig.training.answer.search", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("autoconfig.training.answer.answer", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         autoconfig.run("search", *SMALL)
 
@@ -299,12 +299,12 @@ def test_files_are_written_though_nobody_reads_the_table(autoconfig, tmp_path, m
 
 SLOW_SEARCH = """
 import sys, autoconfig.training.answer as service
-rank = service.rank_plans
+rank = service.rank
 def slow(*arguments):
     print("started", flush=True)
     while True:
         rank(*arguments)
-service.rank_plans = slow
+service.rank = slow
 """
 SLOW_WRITE = """
 import signal, autoconfig.render.training as training

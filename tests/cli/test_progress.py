@@ -13,12 +13,12 @@ from background import started
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = (
-    "import sys, time; import autoconfig.training.answer as a; asked = a.search\n"
+    "import sys, time; import autoconfig.training.answer as a; asked = a.answer\n"
     "seconds = float(sys.argv.pop())\n"
     "import autoconfig.cli.progress as p; p.FROM_SECONDS = p.FROM_SECONDS if seconds else 60.0  # of a busy machine, too\n"
     "def slow(request, shown=None, **more):\n"
     "    shown and shown('question 3 of 12'); time.sleep(seconds); return asked(request, shown, **more)\n"
-    "a.search = slow\nfrom autoconfig.cli.main import main\nmain()"
+    "a.answer = slow\nfrom autoconfig.cli.main import main\nmain()"
 )
 
 

@@ -12,7 +12,7 @@ from autoconfig.formats.narrow import search_sayable
 from autoconfig.formats.writers.table import WRITERS
 from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest
-from autoconfig.training.rank import likely_only, pareto_positions, plainest_first, rank_plans, safe_position
+from autoconfig.training.rank import likely_only, pareto_positions, plainest_first, rank, safe_position
 
 GIVEN = dict.fromkeys(("fix", "exclude", "max", "include"), ()) | dict.fromkeys(("software", "peft", "packed_length", "export"))
 QUESTIONS = (
@@ -29,7 +29,7 @@ QUESTIONS = (
 
 def exhaustive(question, form):
     """Every plan that fits, each asked of the format, then the chance to fit."""
-    ranking = rank_plans(question.scenario, question.constraints)
+    ranking = rank(question.scenario, question.constraints)
     says = [not WRITERS[form].refused(question.scenario, ranking.plan(at)) for at in range(len(ranking.row))]
     return plainest_first(likely_only(ranking.take(np.array(says, bool)), question.request.fit_chance))
 

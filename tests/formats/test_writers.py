@@ -16,7 +16,7 @@ from autoconfig.formats.writers.table import WRITERS
 from autoconfig.megatron.check_input import CheckRequest
 from autoconfig.planning.schemas import schema
 from autoconfig.training.question import request_of, understand
-from autoconfig.training.rank import rank_plans
+from autoconfig.training.rank import rank
 from autoconfig.training.space import Constraints
 
 SMALL = {"model": "llama3-8b", "gpus": 16, "gpu": "h100", "seq_length": 4096, "global_batch_size": 64}
@@ -42,7 +42,7 @@ def plans_of(name, form, count, seed):
     wish = WRITERS[form].wish
     if form in ("deepspeed", "accelerate", "torchtitan"):
         wish = Constraints(fixed={"fsdp": frozenset({0, 2, 3}), **wish.fixed})
-    ranking = rank_plans(question.scenario, wish, 0.0)
+    ranking = rank(question.scenario, wish, 0.0)
     rng = random.Random(seed)
     found = []
     for position in rng.sample(range(len(ranking.row)), len(ranking.row)):

@@ -18,7 +18,7 @@ from optuna.trial import TrialState
 from autoconfig.study.storage import opened, sqlite_url
 from autoconfig.study.training.candidates import candidates_of
 from autoconfig.training.question import Request, understand
-from autoconfig.training.rank import rank_plans
+from autoconfig.training.rank import rank
 
 ROOT = Path(__file__).parents[2]
 QUESTION = {
@@ -34,7 +34,7 @@ ARGUMENTS = (
 
 @cache
 def candidates():
-    return candidates_of(rank_plans(understand(Request(**QUESTION)).scenario, understand(Request(**QUESTION)).constraints))
+    return candidates_of(rank(understand(Request(**QUESTION)).scenario, understand(Request(**QUESTION)).constraints))
 
 
 def write_oracle(folder: Path) -> dict[str, float | str]:

@@ -19,7 +19,7 @@ from autoconfig.megatron.write import mock_arguments, train_arguments
 from autoconfig.planning.export_files import write_export
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request, request_of, understand
-from autoconfig.training.rank import rank_plans
+from autoconfig.training.rank import rank
 from validation.judge.agreement import Case, Judged
 from validation.judge.client import launch_of
 
@@ -35,7 +35,7 @@ def exported(name):
     model, gpus, gpu, text, given = EXPORTS[name]
     question = understand(request_of({"model": model, "gpus": gpus, "gpu": gpu, **given}))
     scenario = question.scenario
-    plan = parse_plan(text, gpus) if text else rank_plans(scenario, question.constraints, 0.0).plan(0)
+    plan = parse_plan(text, gpus) if text else rank(scenario, question.constraints, 0.0).plan(0)
     return scenario, plan, export_texts(scenario, plan, report_plan(scenario, plan), "megatron")
 
 
@@ -109,7 +109,7 @@ def test_the_judge_reads_as_the_published_experiment_does(judge, tmp_path):
 )
 def test_plans_that_we_rank_are_accepted(judge, model, gpus, plans):
     question = understand(Request(model=model, gpus=gpus, gpu="h100-sxm-80gb", global_batch_size=192))
-    ranking = rank_plans(question.scenario, question.constraints, 0.0)
+    ranking = rank(question.scenario, question.constraints, 0.0)
     chosen = random.Random(model).sample(range(len(ranking.row)), plans)
     for position in chosen:
         plan = ranking.plan(position)

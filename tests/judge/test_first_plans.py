@@ -16,7 +16,7 @@ from autoconfig.specs.scenario import Numerics, Workload
 from ready_python import ranks, ready_python
 
 from autoconfig.formats.writers.bridge import fine_tunes
-from autoconfig.training.answer import search
+from autoconfig.training.answer import answer as search
 from autoconfig.training.question import Request
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from autoconfig.formats.writers.table import WRITERS
 from autoconfig.megatron.flag_table import words
 from autoconfig.megatron.write import mock_arguments
 from autoconfig.training.question import request_of, understand
-from autoconfig.training.rank import rank_plans
+from autoconfig.training.rank import rank
 from autoconfig.training.space import Constraints
 
 SMALL = {"model": "llama3-8b", "gpus": 16, "gpu": "h100", "seq_length": 4096, "global_batch_size": 64}
@@ -29,7 +29,7 @@ def plans_of(question, form, count):
     """(scenario, random legal plans that the format can say); offloaded ones, too, where it can."""
     scenario: Scenario = understand(request_of(question)).scenario
     writer = WRITERS[form]
-    ranking = rank_plans(scenario, writer.wish if writer.wish.fixed else Constraints(), 0.0)
+    ranking = rank(scenario, writer.wish if writer.wish.fixed else Constraints(), 0.0)
     rng = random.Random(1)
     rows = rng.sample(range(len(ranking.row)), len(ranking.row))
     chosen = (plan for row in rows if not writer.refused(scenario, plan := ranking.plan(row)))

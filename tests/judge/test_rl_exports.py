@@ -16,7 +16,7 @@ from autoconfig.formats.fine_tuning import trl_texts
 from autoconfig.formats.writers import trl
 from autoconfig.formats.writers.table import WRITERS
 from autoconfig.training.question import request_of, understand
-from autoconfig.training.rank import rank_plans
+from autoconfig.training.rank import rank
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.environ.get("AUTOCONFIG_RL_JUDGE", ROOT / ".venv-judge-rl" / "bin" / "python"))
@@ -72,7 +72,7 @@ def sft_texts(count):
     for model, peft, packed in asked:
         question = {"model": model, "gpus": 4, "gpu": "h200", "peft": peft, "packed_length": packed, "global_batch_size": 32}
         scenario = understand(request_of({**question, "seq_length": 2048})).scenario
-        ranking = rank_plans(scenario, trl.WISH, 0.0)
+        ranking = rank(scenario, trl.WISH, 0.0)
         rows = random.Random(3).sample(range(len(ranking.row)), min(count, len(ranking.row)))
         written = (trl_texts(scenario, plan) for row in rows if not trl.refused(scenario, plan := ranking.plan(row)))
         texts += [files["sft.yaml"] for files in written]
@@ -108,7 +108,7 @@ def trainer_files(form, seed):
         asked = {"model": rng.choice(("llama3-8b", "qwen3-4b", "phi3-mini")), "gpus": 4, "gpu": "h200", **way}
         asked |= {"global_batch_size": 32, "seq_length": 2048, "software": WRITERS[form].software}
         scenario = understand(request_of(asked)).scenario
-        ranking = rank_plans(scenario, WRITERS[form].wish, 0.0)
+        ranking = rank(scenario, WRITERS[form].wish, 0.0)
         rows = rng.sample(range(len(ranking.row)), len(ranking.row))
         able = [plan for row in rows if not WRITERS[form].refused(scenario, plan := ranking.plan(row))]
         found += [WRITERS[form].write(scenario, plan).text for plan in able[:3]]

@@ -10,7 +10,7 @@ import autoconfig
 from autoconfig.megatron.check import CLOSE, CheckAnswer, better_plan, check, overlapped, target
 from autoconfig.megatron.check_input import CheckRequest, read_check
 from autoconfig.training.price import report_plan
-from autoconfig.training.rank import rank_plans
+from autoconfig.training.rank import rank
 
 LLAMA_70B = (
     "--num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64 --group-query-attention "
@@ -30,7 +30,7 @@ def checked(gpus: int, plan: str, chance: float = 0.9) -> CheckAnswer:
 @pytest.fixture(scope="module")
 def ranking():
     """Every plan of 32 GPUs that fits, likely or not."""
-    return rank_plans(overlapped(checked(32, SLOW).source))
+    return rank(overlapped(checked(32, SLOW).source))
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.9, 0.99])
@@ -63,7 +63,7 @@ def test_where_none_has_the_chance_the_likeliest_is_named_and_what_would_help(au
     assert body["fit_chance"] == 0.9 and not body["fit_chance_met"] and likeliest < 0.9 and body["remedies"]
     shown = " ".join(autoconfig.run(*asked).stdout.split())
     assert "none has --fit-chance 90%" in shown and "What would reach it: " in shown
-    ranked = rank_plans(overlapped(checked(16, f"--tensor-model-parallel-size 8 {FULL}").source))
+    ranked = rank(overlapped(checked(16, f"--tensor-model-parallel-size 8 {FULL}").source))
     assert likeliest == pytest.approx(float(np.max(ranked.fit_chances())), abs=0.01)
 
 

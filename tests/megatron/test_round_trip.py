@@ -28,7 +28,7 @@ from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.request_fields import SWITCHES as SWITCH_FIELDS
 from autoconfig.planning.resolve import field_names
 from autoconfig.planning.schemas import schema
-from autoconfig.training.answer import search
+from autoconfig.training.answer import answer as search
 from autoconfig.training.price import report_plan, violations
 from autoconfig.training.question import Request, request_of, understand
 from autoconfig.training.space import Constraints, enumerate_space, recompute_options

@@ -9,7 +9,7 @@ from command_line import run_in_process
 from playwright.sync_api import expect
 
 from autoconfig.render.html import REPORT_MODULES, one_file, page_text, report_data, served_names
-from autoconfig.training.answer import search
+from autoconfig.training.answer import answer as search
 from autoconfig.training.question import Request
 from tests.page.conftest import MADE, SERVE_OPTIONS, chosen, lead, plans, rows, serious, settled, shorts, too_wide
 

@@ -20,7 +20,7 @@ from autoconfig.time_model.serving.iteration import iteration_seconds
 from autoconfig.time_model.serving.steady import Lengths, Pricer, steady_state
 from served import JOBS, job_of
 
-from autoconfig.training.answer import search
+from autoconfig.training.answer import answer as search
 from autoconfig.training.question import Request, understand
 from tests.conftest import make_request
 

@@ -13,7 +13,7 @@ from autoconfig.formats.check import read_any
 from autoconfig.formats.convert import write_plan
 from autoconfig.formats.hooks.torchtitan import SAME, TORCHTITAN
 from autoconfig.megatron.check_input import CheckRequest
-from autoconfig.training.answer import search
+from autoconfig.training.answer import answer as search
 from autoconfig.training.plan_rules import broken_rules
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request

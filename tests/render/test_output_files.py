@@ -13,7 +13,8 @@ from jsonschema import Draft202012Validator
 from autoconfig.planning.schemas import schema
 from autoconfig.render.training import ranking_table
 from autoconfig.render.training_json import explain_json, search_json
-from autoconfig.training.answer import explain, search
+from autoconfig.training.answer import answer as search
+from autoconfig.training.answer import explain
 from tools import schemas
 
 SMALL = ("--model", "gpt3-1.7b", "--num-layers", "4", "--gpus", "8", "--gpu", "a100-80gb", "--seq-length", "1024",
@@ -69,7 +70,7 @@ def test_output_that_cannot_be_written_is_refused_before_the_work(autoconfig, tm
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "file.txt").write_text("x")
     before = sorted(p.name for p in tmp_path.iterdir())
-    monkeypatch.setattr("autoconfig.training.answer.search", lambda *_: pytest.fail("searched first"))
+    monkeypatch.setattr("autoconfig.training.answer.answer", lambda *_: pytest.fail("searched first"))
     result = autoconfig.run("search", *SMALL, "--output", f"{tmp_path}/{name}")
     assert result.exit_code == 2 and result.stdout == ""
     assert any(say in result.stderr for say in says) and result.stderr.count("\n") == 1, result.stderr

@@ -19,8 +19,8 @@ from autoconfig.runs.cells import RunRow
 from autoconfig.runs.predict import COLUMNS, predict_rows
 from autoconfig.runs.table import check_columns, read_csv
 from autoconfig.runs.training_row import even_ends, read_case
+from autoconfig.training.confidence import NO_RUNS, NOT_LEGAL, shipped_bands
 from autoconfig.training.plan_rules import broken_rules
-from autoconfig.training.price import NO_RUNS, NOT_LEGAL, shipped_bands
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rules import RULE_TEXT
 from validation.published import published_rows

@@ -18,7 +18,7 @@ from autoconfig.planning.prices import listed_prices, offers_of
 from autoconfig.sizing.budget import budget, budget_request
 from autoconfig.sizing.goodput import Reliability, goodput_of
 from autoconfig.sizing.sizes import sizes_of
-from autoconfig.training.answer import search
+from autoconfig.training.answer import answer as search
 from autoconfig.training.question import Request
 
 PRICES = {"h100": 2.2, "b200": 4.5}

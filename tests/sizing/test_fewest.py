@@ -6,7 +6,7 @@ import pytest
 
 import autoconfig as api
 from autoconfig.sizing.sizing import ScalingRequest, scale
-from autoconfig.training.answer import search
+from autoconfig.training.answer import answer as search
 from autoconfig.training.question import Request, understand
 from autoconfig.training.space import enumerate_space
 

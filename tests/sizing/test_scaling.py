@@ -18,7 +18,7 @@ from autoconfig.planning.schemas import schema
 from autoconfig.render.sizing.scaling import scaling_json
 from autoconfig.sizing.goodput import Reliability, checkpoint_bytes, goodput_of, parse_counts, waiting_seconds
 from autoconfig.sizing.sizing import ScalingRequest, scale, tokens_per_second
-from autoconfig.training.answer import search
+from autoconfig.training.answer import answer as search
 from autoconfig.training.question import Request, understand
 
 BASE = Request(model="1.7b", gpu="a100-80gb", tokens=300e9, price=2.0)

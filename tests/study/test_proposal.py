@@ -46,7 +46,7 @@ from autoconfig.study.training.work import (
 from autoconfig.study.trials import OUT_OF_MEMORY, OUTCOME, STEP_SECONDS, begin
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request, understand
-from autoconfig.training.rank import rank_plans
+from autoconfig.training.rank import rank as rank_plans
 from validation.replay.docs import MIN_ROWS, MIN_TIMED, fit_scatter
 from validation.replay.replay import Sweep, by_prior, by_sampler, paper, quiet_optuna, replay, replay_study, sweeps
 

@@ -20,24 +20,25 @@ from tables import tabled
 
 from autoconfig.training import remedies
 from autoconfig.training.answer import _trade, largest_parts, reason_for
-from autoconfig.training.price import (
+from autoconfig.training.confidence import (
     Band,
-    PlanReport,
-    StageMemory,
     _evidence,
     band_of,
     confidence_class,
     evidence_text,
-    flops_per_step,
     gpu_seen,
     narrowed,
     record_for,
     shipped_bands,
 )
-from autoconfig.training.question import Request, odd_graphs, read_workload, trains_adapters, understand
+from autoconfig.training.numerics import trains_adapters
+from autoconfig.training.price import PlanReport, StageMemory, flops_per_step
+from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import in_order, pareto_positions, plainest_first, safe_position, tie_groups
 from autoconfig.training.remedies import Remedy, _saves
 from autoconfig.training.space import Constraints, recompute_options
+from autoconfig.training.switches import odd_graphs
+from autoconfig.training.workload import read_workload
 
 
 def ranked(steps, plans, chances=None, options=(NONE,), option=None, num_layers=8, peaks=None, met=True):
@@ -108,8 +109,8 @@ def test_why_a_plan_has_its_place(position, step, said):
 
 @tabled
 def test_first_plans_that_have_a_record(level, seq, there):
-    said = SimpleNamespace(confidence=SimpleNamespace(level=level))
-    assert (record_for(scenario(seq=seq), said) is not None) == there and record_for(scenario(), None) is None
+    confidence = SimpleNamespace(level=level)
+    assert (record_for(scenario(seq=seq), confidence) is not None) == there and record_for(scenario(), None) is None
 
 
 @pytest.mark.parametrize(("runs", "freedom", "scatter", "factor"), [
@@ -130,7 +131,7 @@ def test_classes_of_questions(model, gpus, cp, entry, level, monkeypatch):
     found = entry and SimpleNamespace(
         generation=asked.software.generation if entry[0] == "te" else entry[0], sources=("x",) * entry[1]
     )
-    monkeypatch.setattr("autoconfig.training.price.entry_for", lambda *_, **__: found)
+    monkeypatch.setattr("autoconfig.training.confidence.entry_for", lambda *_, **__: found)
     assert confidence_class(asked, cp) == level
 
 
@@ -215,11 +216,11 @@ def test_what_came_of_a_change(best, met, closest, outcome, monkeypatch):
         limit_bytes=np.array([10.0, 8.0]) * GIB, peak_bytes=np.array([[9.0, 7.5], [5.0, 7.0]]) * GIB,
     )  # fmt: skip
     ranking.limit_bytes = ranking.limit_bytes[:, None]
-    monkeypatch.setattr(remedies, "rank_plans", lambda *asked: ranking)
+    monkeypatch.setattr(remedies, "rank", lambda *asked: ranking)
     monkeypatch.setattr(remedies, "plainest_first", lambda found: found)
     monkeypatch.setattr(remedies, "headroom_bytes", lambda chance, memory: 5.0 * GIB)
-    asked = SimpleNamespace(request=SimpleNamespace(memory_margin=None, fit_chance=0.9))
-    found = remedies._tried("x", "", scenario(), Constraints(), asked)
+    asked = SimpleNamespace(request=SimpleNamespace(memory_margin=None, fit_chance=0.9), constraints=Constraints())
+    found = remedies.Remedies(asked)._tried("x", "", scenario())
     if outcome is None:
         assert found == []
     elif outcome == "fits":

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from autoconfig.training.answer import search
+from autoconfig.training.answer import answer as search
 from autoconfig.training.question import Request, understand
-from autoconfig.training.rank import PLAINER, plainest_first, rank_plans
+from autoconfig.training.rank import PLAINER, plainest_first, rank
 
 DENSE = [
     ("llama3-8b", 8), ("llama3-8b", 24), ("llama3-70b", 64), ("llama3-70b", 512), ("llama3.1-405b", 1024), ("gpt3-175b", 1024),
@@ -44,8 +44,8 @@ def test_the_first_plan_runs(question):
 
 @pytest.mark.parametrize("chance", [0.6, 0.9, 0.99])
 def test_the_ranking_is_the_whole_one_without_what_may_not_fit(scenario_of, chance):
-    whole = rank_plans(scenario_of("dense", gpu="v100-32gb", seq_length=8192))
-    found = rank_plans(whole.scenario, fit_chance=chance)
+    whole = rank(scenario_of("dense", gpu="v100-32gb", seq_length=8192))
+    found = rank(whole.scenario, fit_chance=chance)
     likely = whole.fit_chances() >= chance
     assert 0 < likely.sum() < len(likely) and found.fit_chance_met
     for name in ("row", "option", "step_seconds", "peak_bytes"):
@@ -69,7 +69,7 @@ def test_where_no_plan_is_likely_enough_the_likeliest_comes_first_with_what_woul
 
 def test_the_plainest_of_the_fastest_plans_comes_first():
     question = understand(Request(model="llama3-70b", gpus=64))
-    ranking = rank_plans(question.scenario, fit_chance=0.9)
+    ranking = rank(question.scenario, fit_chance=0.9)
     found = plainest_first(ranking)
     tied = int((ranking.step_seconds[ranking.best] <= ranking.step_seconds[0] * (1 + PLAINER)).sum())
     assert sorted(found.best[:tied]) == sorted(ranking.best[:tied]) and np.array_equal(found.best[tied:], ranking.best[tied:])

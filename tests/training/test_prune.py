@@ -7,9 +7,9 @@ from autoconfig.memory_model.tables import least_state_bytes, stage_terms
 from autoconfig.time_model.job import TrainingJob
 from autoconfig.time_model.predict import StepTimes, estimate_step_time
 
-from autoconfig.training import rank
+from autoconfig.training import price
 from autoconfig.training.question import Request, understand
-from autoconfig.training.rank import pareto_positions, rank_plans, tie_groups
+from autoconfig.training.rank import pareto_positions, rank, tie_groups
 from autoconfig.training.space import enumerate_space, legal_mask, recompute_options
 
 pytestmark = pytest.mark.xdist_group("prune")
@@ -32,7 +32,7 @@ class Exhaustive:
     def __init__(self, question, margin):
         self.scenario, self.space = question.scenario, enumerate_space(question.scenario, question.constraints)
         self.layouts = self.space.layouts
-        self.options = rank_plans(question.scenario, question.constraints, margin, first=1).options
+        self.options = rank(question.scenario, question.constraints, margin, first=1).options
         memory = estimate_memory(self.scenario, self.layouts, self.options, margin=margin)
         self.legal = legal_mask(self.options, self.layouts, self.scenario)
         self.fits, self.peaks = memory.fits & self.legal, memory.peak_bytes
@@ -56,12 +56,12 @@ def asked(request):
 
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch):
-    monkeypatch.setattr(rank, "FIRST_ROWS", 16)
+    monkeypatch.setattr(price, "FIRST_ROWS", 16)
 
 
 def test_the_first_plans_and_all_counts_are_those_of_pricing_everything(asked):
     question, margin, every = asked
-    found = rank_plans(question.scenario, question.constraints, margin, first=FIRST)
+    found = rank(question.scenario, question.constraints, margin, first=FIRST)
     many = len(found.row)
     assert many >= min(FIRST, len(every.row)) and len(found.best) >= min(FIRST, len(every.best))
     for ours, theirs in ((found.row, every.row), (found.option, every.option), (found.step_seconds, every.step)):
@@ -77,12 +77,12 @@ def test_the_first_plans_and_all_counts_are_those_of_pricing_everything(asked):
 
 def test_the_pareto_set_and_the_safe_plan_are_those_of_the_whole_ranking(asked):
     question, margin, every = asked
-    found = rank_plans(question.scenario, question.constraints, margin, first=1)
-    whole = rank_plans(question.scenario, question.constraints, margin)
+    found = rank(question.scenario, question.constraints, margin, first=1)
+    whole = rank(question.scenario, question.constraints, margin)
     np.testing.assert_array_equal(whole.row, every.row)
     assert pareto_positions(found) == pareto_positions(whole)
-    safe = fit_probability(every.peak, every.limit, question.scenario.cluster.memory_bytes) >= rank.SAFE_FIT
-    ours = np.flatnonzero(found.fit_chances() >= rank.SAFE_FIT)
+    safe = fit_probability(every.peak, every.limit, question.scenario.cluster.memory_bytes) >= price.SAFE_FIT
+    ours = np.flatnonzero(found.fit_chances() >= price.SAFE_FIT)
     assert (len(ours) > 0) == safe.any() and (not len(ours) or ours[0] == np.flatnonzero(safe)[0])
 
 

@@ -15,18 +15,12 @@ from tables import tabled
 
 from autoconfig.planning.schemas import schema
 from autoconfig.render.training_json import explain_json, search_json
-from autoconfig.training.answer import explain, search
-from autoconfig.training.price import report_plan, violations
+from autoconfig.training.answer import answer as search
+from autoconfig.training.answer import explain
+from autoconfig.training.price import SLOWEST, report_plan, violations
 from autoconfig.training.question import Request
-from autoconfig.training.rank import (
-    PARETO_POINTS,
-    PLAINER,
-    RESOLUTION,
-    SLOWEST,
-    pareto_positions,
-    rank_plans,
-    tie_groups,
-)
+from autoconfig.training.rank import PARETO_POINTS, PLAINER, RESOLUTION, pareto_positions, tie_groups
+from autoconfig.training.rank import rank as rank_plans
 from autoconfig.training.space import Constraints
 
 LAYOUT = ("tp", "sp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs")

@@ -12,7 +12,7 @@ from autoconfig.specs.plan import NONE, Recompute, TrainPlan, parse_keys, parse_
 from small_models import scenario
 from tables import listed, table, tabled
 
-from autoconfig.training.nearest import _recomputes, distance, nothing_legal
+from autoconfig.training.nearest import NothingLegal, _recomputes, distance
 from autoconfig.training.plan_rules import PipelineSplit, broken_rules, layout_chunks, split_by_accounting, split_of_layout
 from autoconfig.training.price import violations
 from autoconfig.training.question import Request, understand
@@ -352,7 +352,7 @@ def test_the_rule_that_stops_what_was_fixed_is_named(fixed, rule):
     question = understand(Request(model="t5-11b", gpus=64, gpu="h100"))
     wish = Constraints(fixed={key: frozenset(values) for key, values in fixed.items()})
     space = enumerate_space(question.scenario, wish)
-    assert f"most are stopped by {rule}, " in str(nothing_legal(dataclasses.replace(question, constraints=wish), space))
+    assert f"most are stopped by {rule}, " in str(NothingLegal.of(dataclasses.replace(question, constraints=wish), space))
 
 
 def test_the_last_stage_is_short_by_what_the_output_layer_takes():
@@ -634,5 +634,5 @@ def test_selective_recomputation_is_tried_as_the_software_has_it(software, asked
 def test_an_empty_space_names_its_first_two_reasons():
     question = understand(Request(model="llama3-8b", gpus=8))
     first, second, third = list(RULE_TEXT)[1:4]
-    said = str(nothing_legal(question, SimpleNamespace(rejected_by_rule=dict.fromkeys((first, second, third), 1))))
+    said = str(NothingLegal.of(question, SimpleNamespace(rejected_by_rule=dict.fromkeys((first, second, third), 1))))
     assert RULE_TEXT[first] in said and RULE_TEXT[second] in said and RULE_TEXT[third] not in said

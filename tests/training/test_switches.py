@@ -15,11 +15,12 @@ from tables import tabled
 
 from autoconfig.planning.schemas import schema
 from autoconfig.render.training_json import search_json
-from autoconfig.training.answer import search
+from autoconfig.training.answer import answer as search
 from autoconfig.training.price import report_plan, violations
-from autoconfig.training.question import Request, assumed_switches, request_of, understand
-from autoconfig.training.rank import rank_plans
-from autoconfig.training.remedies import switch_gains
+from autoconfig.training.question import Request, request_of, understand
+from autoconfig.training.rank import rank
+from autoconfig.training.switches import assumed_switches
+from autoconfig.training.vary import OtherSwitches
 
 QWEN = {"model": "qwen3-30b-a3b", "gpus": 16, "gpu": "b200"}
 WORDS = ["--model", "qwen3-30b-a3b", "--gpus", "16", "--gpu", "b200", "--software", "nemo-26.05", "--precision", "mxfp8"]
@@ -80,15 +81,17 @@ def test_the_answer_names_what_it_assumed_and_the_release_it_is_priced_as(autoco
 def test_what_a_switch_buys_is_the_step_of_the_question_that_gives_it(autoconfig):
     scenario = understand(Request(**QWEN, switches={"dispatcher": "alltoall"})).scenario
     plan = parse_plan(PLAN, 16)
-    gains = {gain.change: gain for gain in switch_gains(scenario, plan)}
+    gains = {gain.change: gain for gain in OtherSwitches(scenario, plan).gains()}
     hybrid = understand(Request(**QWEN, switches={"dispatcher": "hybridep"})).scenario
     gain, today = gains["hybridep instead of alltoall"], report_plan(scenario, plan).step_seconds
     assert gain.step_seconds == pytest.approx(report_plan(hybrid, plan).step_seconds)
     assert gain.ratio == pytest.approx(gain.step_seconds / today) and gain.ratio < 1
     assert "with EP overlap" in gains and not any("full-iteration" in text for text in gains), "shapes are not known"
-    assert "with EP overlap" not in {g.change for g in switch_gains(scenario, parse_plan("tp=1,pp=2,ep=8,mbs=1", 16))}
-    assert switch_gains(understand(Request(model="llama3-8b", gpus=8)).scenario, parse_plan("tp=1,mbs=4", 8)) == []
-    small = switch_gains(understand(Request(model="llama3.2-1b", gpus=8, gpu="b200")).scenario, parse_plan("tp=4,mbs=1", 8))
+    assert "with EP overlap" not in {g.change for g in OtherSwitches(scenario, parse_plan("tp=1,pp=2,ep=8,mbs=1", 16)).gains()}
+    assert OtherSwitches(understand(Request(model="llama3-8b", gpus=8)).scenario, parse_plan("tp=1,mbs=4", 8)).gains() == []
+    small = OtherSwitches(
+        understand(Request(model="llama3.2-1b", gpus=8, gpu="b200")).scenario, parse_plan("tp=4,mbs=1", 8)
+    ).gains()
     assert [gain.change for gain in small] == ["full-iteration CUDA graphs instead of none"] and small[0].ratio < 0.95
     text = autoconfig.run("explain", *WORDS, "--dispatcher", "alltoall", PLAN).stdout
     assert "What switches would buy" in text and "hybridep instead of alltoall: -" in text
@@ -105,7 +108,7 @@ def test_no_rule_judges_the_switches_of_a_run_that_ran():
 
 def test_only_plans_that_overlap_are_searched_when_it_is_asked():
     scenario = understand(request_of({**QWEN, "ep_overlap": True})).scenario
-    ranking = rank_plans(scenario)
+    ranking = rank(scenario)
     rows = ranking.space.layouts
     assert ((rows.ep > 1) & ((rows.pp == 1) | (rows.vpp > 1))).all() and len(ranking.row)
     assert all(option.granularity != "full" and "moe" not in option.modules for option in ranking.options)

@@ -16,8 +16,8 @@ from autoconfig.time_model.hardware.efficiency import entry_of
 
 from autoconfig.calibration.observe import Observation, observe, refine
 from autoconfig.render.validation import validation
-from autoconfig.training.answer import search
-from autoconfig.training.price import CLASSES, FIRST_PLAN_KINDS, Band, band_of, first_plan_record, narrowed, record_for
+from autoconfig.training.answer import answer as search
+from autoconfig.training.confidence import CLASSES, FIRST_PLAN_KINDS, Band, band_of, first_plan_record, narrowed, record_for
 from autoconfig.training.question import Request
 from validation.published import published_runs, useful_for_calibration
 from validation.sheets import first_plans as first
@@ -258,7 +258,7 @@ def test_an_answer_shows_the_record_of_its_kind() -> None:
 
     def shown(request: Request) -> object:
         answer = search(request)
-        return record_for(answer.question.scenario, answer.plans[0].report)
+        return record_for(answer.question.scenario, answer.plans[0].report.confidence)
 
     assert shown(request) == first_plan_record("dense, 16 bits")
     assert shown(replace(request, numerics={"precision": "fp8"})) == first_plan_record("dense, FP8 and FP4")

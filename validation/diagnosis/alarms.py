@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from autoconfig.diagnosis.expectation import edges, no_promise
-from autoconfig.training.price import band_of, shipped_bands
+from autoconfig.training.confidence import band_of, shipped_bands
 from validation.sheets.figures import Line, share, table
 from validation.sheets.training import predictions, publisher_of
 from validation.sources import source_of

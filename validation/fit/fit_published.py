@@ -15,7 +15,7 @@ from typing import Any
 
 from autoconfig.planning.calibration_file import write_calibration
 from autoconfig.runs.table import cell
-from autoconfig.training.price import Band, tflops_of_16_bits
+from autoconfig.training.confidence import Band, tflops_of_16_bits
 from validation.fit.closed_loop import (
     SHARING,
     as_json,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy.special import stdtrit
 
 from autoconfig.runs.table import cell, number
-from autoconfig.training.price import (
+from autoconfig.training.confidence import (
     CALIBRATED,
     CLASSES,
     MAX_GPUS_OF_ONE_NODE,

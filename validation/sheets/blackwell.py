@@ -16,7 +16,7 @@ from autoconfig.specs.scenario import Calibration
 from autoconfig.calibration.observe import observe
 from autoconfig.planning.calibration_file import shipped
 from autoconfig.runs.table import cell
-from autoconfig.training.answer import search
+from autoconfig.training.answer import answer as search
 from autoconfig.training.question import request_of
 from validation.fit.steps import fit
 from validation.published import published_rows, published_runs, useful_for_calibration

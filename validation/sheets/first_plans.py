@@ -21,8 +21,9 @@ from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.progress import Progress
 from autoconfig.runs.table import Row, cell
 from autoconfig.runs.training_row import measured_step_seconds, read_partial
-from autoconfig.training.price import FIRST_PLAN_KINDS, LONG_SEQUENCE, first_plan_kind, report_plan
-from autoconfig.training.rank import rank_plans
+from autoconfig.training.confidence import FIRST_PLAN_KINDS, LONG_SEQUENCE, first_plan_kind
+from autoconfig.training.price import report_plan
+from autoconfig.training.rank import rank
 from validation.published import step_rows
 from validation.sheets.bands import band_from
 from validation.sheets.figures import Line
@@ -96,7 +97,7 @@ def first_plans(progress: Progress | None = None) -> list[FirstPlan]:
         if progress is not None and number % 20 == 0:
             progress(f"first plans: question {number}")
         scenario = best.scenario
-        ranking = rank_plans(scenario, first=1)
+        ranking = rank(scenario, first=1)
         if not len(ranking.step_seconds):
             continue
         report = report_plan(scenario, ranking.plan(0))

@@ -18,7 +18,7 @@ from autoconfig.specs.files import write_text
 from autoconfig.calibration.gpu_runs import gpu_runs
 from autoconfig.planning.calibration_file import shipped
 from autoconfig.runs.table import cell
-from autoconfig.training.price import CLASSES, MIN_SOURCES
+from autoconfig.training.confidence import CLASSES, MIN_SOURCES
 from validation.sheets.bands import POOLED, band_lines, covered, stranger_lines
 from validation.sheets.encoders import encoder_lines
 from validation.sheets.engine_starts import page as engine_starts_page

@@ -18,7 +18,7 @@ from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.calibration.observe import Observation, Run, gpu_name, observe, run_of
 from autoconfig.planning.calibration_file import shipped
 from autoconfig.runs.training_row import Case
-from autoconfig.training.price import class_of_seen
+from autoconfig.training.confidence import class_of_seen
 from validation.fit.steps import fit
 from validation.published import published_rows, published_runs, useful_for_calibration
 from validation.sheets.figures import Group, Line, figures_of

@@ -15,7 +15,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.training.nearest import changed_keys
 from autoconfig.training.price import PlanReport, report_plan, violations
-from autoconfig.training.rank import rank_plans
+from autoconfig.training.rank import rank
 from autoconfig.training.space import Constraints
 
 WAITS = ("wait", "idle", "bubble", "exposed_generation", "stall", "queue")
@@ -47,7 +47,7 @@ def better_plan(e: Expectation) -> Better | None:
     fewest changes."""
     if e.plan is None or e.scenario is None or e.question is None:
         return None
-    ranking = rank_plans(e.scenario, Constraints(), e.question.request.memory_margin)
+    ranking = rank(e.scenario, Constraints(), e.question.request.memory_margin)
     chances = ranking.fit_chances()
     positions = [int(place) for place in np.flatnonzero(chances >= threshold("R09", "fit_chance"))]
     if not positions:

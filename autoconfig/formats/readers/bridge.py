@@ -27,7 +27,8 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.remarks import Remark, note
 from autoconfig.specs.software.software import DEFAULT_STACK
-from autoconfig.training.question import Question, usual_dropout
+from autoconfig.training.numerics import usual_dropout
+from autoconfig.training.question import Question
 
 PASSED = frozenset(
     {

@@ -26,9 +26,10 @@ from autoconfig.specs.errors import GIB
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import NONE, TrainPlan
 from autoconfig.training.answer import RankedPlan, SearchAnswer
-from autoconfig.training.price import PlanReport
-from autoconfig.training.rank import RESOLUTION, SAFE_FIT
-from autoconfig.training.remedies import Remedy, SwitchGain, with_dispatcher, with_fp8
+from autoconfig.training.price import SAFE_FIT, PlanReport
+from autoconfig.training.rank import RESOLUTION
+from autoconfig.training.remedies import Remedy
+from autoconfig.training.vary import SwitchGain, with_fp8
 
 SORTED = {"step": "step time", "memory": "peak memory", "cost": "cost"}
 """Of a request's `sort_by` the words."""
@@ -165,7 +166,7 @@ def _switches(shown: Blocks, answer: SearchAnswer) -> None:
     gains = [*([gain] if gain else []), *answer.switches]
     if gains:
         shown.say("switches", f"of START as it is: {escape('; '.join(map(_gain, gains)))}")
-    if (other := with_dispatcher(question, first)) is not None:
+    if (other := answer.other_dispatcher) is not None:
         shown.say("or", escape(f"{_gain(other)} with a plan of its own"))
     if question.varied:
         shown.draw(lambda out: show_varied(out, question))

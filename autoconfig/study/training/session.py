@@ -25,9 +25,9 @@ from autoconfig.study.training.candidates import Candidates, build, candidates_o
 from autoconfig.study.training.proposal import CONFIDENCE, Belief, believe, results_of, scatter_between_jobs
 from autoconfig.study.training.settings import StudySettings, on_this_device
 from autoconfig.study.training.work import TrainingWork, full_job
-from autoconfig.training.nearest import nothing_legal
+from autoconfig.training.nearest import NothingLegal
 from autoconfig.training.question import understand
-from autoconfig.training.rank import rank_plans
+from autoconfig.training.rank import rank
 
 MAX_SHAPES = 12
 SECONDS_PER_HOUR = 3600
@@ -213,9 +213,9 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
         price_for(settings.request.price, scenario.cluster.gpu.id)
         excluded = question.constraints.excluded  # what the training core does not build: sharding beyond the optimizer's
         buildable = replace(question.constraints, excluded={**excluded, "fsdp": excluded.get("fsdp", frozenset()) | {2, 3}})
-        ranking = rank_plans(scenario, buildable, settings.request.memory_margin)
+        ranking = rank(scenario, buildable, settings.request.memory_margin)
         if ranking.funnel.legal == 0:
-            raise NothingFitsError(nothing_legal(question, ranking.space).message)
+            raise NothingFitsError(NothingLegal.of(question, ranking.space).message)
         if not len(ranking.row):
             raise NothingFitsError(
                 f"no plan fits the memory limit: raise {option('device_memory')}, or see what autoconfig search says"

@@ -19,7 +19,7 @@ from autoconfig.megatron.batch.jobset import JOBSET_FILE, jobset_name, kubernete
 from autoconfig.megatron.batch.scripts import torchrun_script
 from autoconfig.training.price import Money, report_plan
 from autoconfig.training.question import Request, understand
-from autoconfig.training.rank import rank_plans
+from autoconfig.training.rank import rank
 
 FACTS = {path.stem: json.loads(path.read_text()) for path in Path(__file__).with_name("kubernetes").iterdir()}
 KUBERNETES = "1.31"
@@ -94,7 +94,7 @@ def plans(seed, count):
         model, gpus, gpu = question = generator.choice(QUESTIONS)
         if question not in rankings:
             asked = understand(Request(model=model, gpus=gpus, gpu=gpu))
-            rankings[question] = asked.scenario, rank_plans(asked.scenario, asked.constraints, 0.0)
+            rankings[question] = asked.scenario, rank(asked.scenario, asked.constraints, 0.0)
         scenario, ranking = rankings[question]
         yield scenario, ranking.plan(generator.randrange(len(ranking.row)))
 

@@ -20,7 +20,7 @@ from autoconfig.specs.plan import NONE, TrainPlan
 from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.optimizers import other_state
-from autoconfig.training.question import PAGED
+from autoconfig.training.numerics import PAGED
 from autoconfig.training.space import Constraints
 
 TRAINER = load_map("trainer")
