@@ -15,7 +15,7 @@ from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.planning.resolve import DEFAULT_GPU, read_checkpoint, read_model
 from autoconfig.planning.serving_calibration import serving_calibration
 from autoconfig.serving.request import DEFAULT_TOKENS, ServeRequest
-from autoconfig.serving.space import cache_formats, layouts, weight_formats
+from autoconfig.serving.space import cache_formats, enumerate_space, weight_formats
 from autoconfig.serving.traces import Recorded
 from autoconfig.specs.engines.releases import later_release, newest_release, schedules_synchronously, settings
 from autoconfig.specs.errors import InputError, UnsupportedError, option
@@ -132,10 +132,10 @@ class ServeQuestion:
     def layouts(
         self, fixed: Mapping[str, frozenset[object]] | None = None, gpus: int = 0, *, fill: bool = True
     ) -> Iterator[EnginePlan]:
-        """Every layout that fills the GPUs, or so many, within the constraints, or `fixed` (space.layouts)."""
+        """Every layout that fills the GPUs, or so many, within the constraints, or `fixed` (space.enumerate_space)."""
         asked = self.constraints if fixed is None else fixed
         size = gpus or self.num_gpus
-        return layouts(self.model, self.gpu, self.engine, size, self.gpus_per_node, asked, self.checkpoint, fill=fill)
+        return enumerate_space(self.model, self.gpu, self.engine, size, self.gpus_per_node, asked, self.checkpoint, fill=fill)
 
     def memory(self, job: ServingJob, batch: Number, tokens: Number, length: float | None = None) -> ServingMemory:
         """Memory of one GPU of `job` for sequences of `length` tokens (what this question's hold on average), at batch sizes

@@ -84,7 +84,7 @@ def cache_formats(gpu: GpuSpec, asked: Sequence[str]) -> list[str]:
     return list(asked) or [name for name in SEARCHED_KV if supports(gpu, name)]
 
 
-def layouts(
+def enumerate_space(
     model: ModelSpec,
     gpu: GpuSpec,
     engine: EngineSpec,

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.serving.question import ServeQuestion
-from autoconfig.serving.space import layouts, loads
+from autoconfig.serving.space import enumerate_space, loads
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE, GpuSpec, cluster_of
 from autoconfig.specs.serve_plan import EnginePlan
@@ -176,7 +176,9 @@ def candidates_of(question: ServeQuestion) -> DeploymentChoices:
     elsewhere = ("weights", "kv", "batch", "tokens", "replicas")
     fixed = {key: values for key, values in question.constraints.items() if key not in elsewhere}
     rows: list[Deployment] = []
-    for layout in layouts(question.model, gpu, engine, question.num_gpus, question.gpus_per_node, {**fixed, **_form(question)}):
+    for layout in enumerate_space(
+        question.model, gpu, engine, question.num_gpus, question.gpus_per_node, {**fixed, **_form(question)}
+    ):
         if layout.pp * layout.adp * layout.ep > 1 or (server and on_cpu and layout.tp > 1):
             continue
         job = replace(asked.job(layout), constants=constants, measured=tables)
