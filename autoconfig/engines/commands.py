@@ -8,12 +8,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from autoconfig.engines.flags import NAMES, FlagWord
-from autoconfig.megatron.shell.commands import Source, Value, text_of
-from autoconfig.megatron.shell.interpreter import Reader
-from autoconfig.megatron.shell.launch import Launch, Program, slurm_variables
-from autoconfig.megatron.shell.script import HANDED_OVER, MAX_CHARACTERS
-from autoconfig.megatron.shell.syntax import parse
-from autoconfig.specs.errors import InputError
+from autoconfig.megatron.shell.commands import Value, text_of
+from autoconfig.megatron.shell.launch import Launch, Program
+from autoconfig.megatron.shell.script import HANDED_OVER, follow
 
 STARTED = re.compile(
     r"\bvllm\s+serve\b|\bvllm\.entrypoints\.\S{0,200}api_server|\bvllm\.entrypoints\.cli\.main\b|\bsglang\.launch_server\b|"
@@ -135,10 +132,7 @@ _PROGRAM = Program(name="a serving engine", arguments=(), decisive=frozenset(), 
 def commands_of(text: str, settings: Mapping[str, str], image: str = "") -> tuple[list[Command], tuple[str, ...]]:
     """(the starts of a shell text in order, what was noted in reading it); `image`: in which it runs, where that is said
     elsewhere. Raises InputError where it cannot be read. Nothing is run."""
-    if len(text) > MAX_CHARACTERS:
-        raise InputError(f"the script has {len(text):,} characters, more than {MAX_CHARACTERS:,}; give the start alone")
-    reader = Reader(text, _PROGRAM, {**slurm_variables(text), **settings})
-    reader.run_script(parse(Source(text=text, origin=range(len(text)), file_text=text)))
+    reader = follow(text, _PROGRAM, settings)
     files = {name: text_of(value) for name, value in reader.files.items()}
     environment = {
         name: text_of(value)

@@ -84,6 +84,12 @@ def test_bash_says_the_same(tmp_path, before, arguments, tp):
 
 
 @tabled
+def test_what_is_not_followed_is_refused(before, says):
+    with pytest.raises(InputError, match=says):
+        read(launch(before, "--tensor-model-parallel-size $TP"))
+
+
+@tabled
 def test_set_e_ends_a_script_as_in_bash(before, line):
     done = subprocess.run(["bash", "-c", f"{before}\necho goes on"], capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode and not done.stdout

@@ -74,22 +74,6 @@ def test_a_sourced_file_may_set_what_the_script_does_not_assign_behind_it():
     assert said(read("TP=2\nsource ./env.sh", TP="2")) == []
 
 
-SECOND = (
-    "TP=2\ndeclare -n other=TP\nother=8",
-    "TP=2\nf() { local -n r=$1; r=8; }\nf TP",
-    "TP=2\nf() { local -n r=$1; r=4; }\nf TP\nr=8",
-    "TP=8\ndeclare -n other=TP\nTP=$((other / 2))",
-    "A=(1 2)\ndeclare -n other=A\nother+=(4)\nTP=${A[2]}",
-    "TP=2\ntypeset -n a=TP\ndeclare -n b=a\nb=4",
-)
-
-
-@pytest.mark.parametrize("text", SECOND)
-def test_second_names_of_variables_are_followed_as_bash_does(text):
-    shown = subprocess.run(["bash", "-c", f"{text}\necho $TP"], capture_output=True, text=True, check=True).stdout
-    assert read(text).plan.tp == int(shown)
-
-
 @tabled
 def test_whether_a_scheduler_runs_the_script_is_not_known(line):
     with pytest.raises(InputError, match=r"--set (SLURM|PBS|HOST|USER)"):
@@ -109,21 +93,6 @@ def test_a_test_of_a_variable_that_the_file_does_not_set_says_both_ways_where_th
     assert read('TP=2\nif [ -n "$WANDB" ]; then LOG=1; fi').notes == (), "nothing of the answer depends on it"
     more = read('TP=2\n[[ -n "$DP_FILE" ]] && TP=$(cat $DP_FILE)')
     assert more.plan.tp == 2 and "$DP_FILE counts as empty" in more.notes[0] and "not known" in more.notes[0]
-
-
-COUNTED = (
-    "declare -i TP=2\nTP+=2", "declare -i TP=2+2", "declare -i TP\nTP=2*4", "declare -i TP=8\nTP=TP/2",
-    "TP=2\nTP+=2\nTP=${#TP}",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("text", COUNTED)
-def test_what_is_declared_an_integer_is_worked_out_or_not_known(text):
-    shown = subprocess.run(["bash", "-c", f"{text}\necho $TP"], capture_output=True, text=True, check=True).stdout
-    try:
-        assert read(text).plan.tp == int(shown)
-    except InputError as error:
-        assert "declare -i" in str(error) and "TP/2" in text
 
 
 @pytest.mark.parametrize(("gone", "sp"), [("A[2]", False), ("A[-1]", False), ("A[9]", True), ("A", False)])

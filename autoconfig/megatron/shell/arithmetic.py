@@ -14,18 +14,10 @@ MAX_DEPTH = 40
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>0[xX][0-9a-fA-F]+|[0-9]+)|(?P<name>[A-Za-z_]\w*)|(?P<sign><<=|>>=|\*\*|\+\+|--|<<|>>|[-+*/%<>=!&|^]=|&&|\|\||[-+*/%<>=!~&|^?:(),]))"
 )
-_LEVELS = (
-    ("||",),
-    ("&&",),
-    ("|",),
-    ("^",),
-    ("&",),
-    ("==", "!="),
-    ("<", "<=", ">", ">="),
-    ("<<", ">>"),
-    ("+", "-"),
-    ("*", "/", "%"),
-)
+_LEVELS = tuple(map(str.split, (",", "", "?", "||", "&&", "|", "^", "&", "== !=", "< <= > >=", "<< >>", "+ -", "* / %", "**")))
+"""Operators from the weakest on."""
+_STRENGTH = {sign: level for level, signs in enumerate(_LEVELS, 1) for sign in signs}
+_ASSIGNMENT = 2
 _ASSIGNS = frozenset({"=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "|=", "^="})
 
 
@@ -39,26 +31,21 @@ def _divided(a: int, b: int) -> int:
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
-def _shifted(a: int, b: int) -> int:
+def _small(b: int) -> int:
     if not 0 <= b < 64:
         raise NotKnownError
-    return a << b
-
-
-def _power(a: int, b: int) -> int:
-    if not 0 <= b < 64:
-        raise NotKnownError
-    return a**b
+    return b
 
 
 _OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    ",": lambda a, b: b,
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
     "/": _divided,
     "%": lambda a, b: a - b * _divided(a, b),
-    "**": _power,
-    "<<": _shifted,
+    "**": lambda a, b: a ** _small(b),
+    "<<": lambda a, b: a << _small(b),
     ">>": lambda a, b: a >> min(max(b, 0), 64),
     "<": lambda a, b: int(a < b),
     "<=": lambda a, b: int(a <= b),
@@ -88,110 +75,75 @@ class _Expression:
 
     tokens: list[tuple[str, str]]
     value_of: Callable[[str], int]
-    assign: Callable[[str, int], None]
+    assign: Callable[[str, int], object]
     at: int = 0
     depth: int = 0
     live: bool = True
 
-    def peek(self) -> str:
-        return self.tokens[self.at][1] if self.at < len(self.tokens) else ""
+    def sign(self) -> str:
+        kind, text = self.tokens[self.at] if self.at < len(self.tokens) else ("", "")
+        return text if kind == "sign" else ""
 
     def take(self, *signs: str) -> str:
-        found = self.peek()
-        if self.at < len(self.tokens) and self.tokens[self.at][0] == "sign" and found in signs:
-            self.at += 1
-            return found
-        return ""
+        sign = self.sign()
+        self.at += sign in signs
+        return sign if sign in signs else ""
 
-    def sequence(self) -> int:
-        value = self.assignment()
-        while self.take(","):
-            value = self.assignment()
-        return value
-
-    def assignment(self) -> int:
+    def level(self, least: int) -> int:
+        """Return the value of what binds at least as strongly as `least`."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise NotKnownError
-        if self.at + 1 < len(self.tokens) and self.tokens[self.at][0] == "name" and self.tokens[self.at + 1][1] in _ASSIGNS:
-            name, sign = self.peek(), self.tokens[self.at + 1][1]
-            self.at += 2
-            value = self.assignment()
-            if sign != "=":
-                value = self.joined(sign[:-1], self.lookup(name), value)
-            value = self.set(name, value)
-        else:
-            value = self.choice()
-        self.depth -= 1
-        return value
-
-    def choice(self) -> int:
-        test = self.level(0)
-        if not self.take("?"):
-            return test
-        first = self.aside(self.assignment, taken=bool(test))
-        if not self.take(":"):
-            raise NotKnownError
-        second = self.aside(self.assignment, taken=not test)
-        return first if test else second
-
-    def aside(self, read: Callable[[], int], *, taken: bool) -> int:
-        before, self.live = self.live, self.live and taken
-        try:
-            return read()
-        finally:
-            self.live = before
-
-    def level(self, number: int) -> int:
-        if number == len(_LEVELS):
-            return self.power()
-        value = self.level(number + 1)
-        while sign := self.take(*_LEVELS[number]):
+        value = self.unary(least)
+        while _STRENGTH.get(sign := self.sign(), 0) >= least:
+            self.at += 1
+            if sign == "?":
+                first = self.aside(_ASSIGNMENT, taken=bool(value))
+                if not self.take(":"):
+                    raise NotKnownError
+                second = self.aside(_ASSIGNMENT, taken=not value)
+                value = first if value else second
+                continue
             taken = bool(value) if sign == "&&" else not value if sign == "||" else True
-            right = self.aside(lambda: self.level(number + 1), taken=taken)
+            right = self.aside(_STRENGTH[sign] + (sign != "**"), taken=taken)
             value = self.joined(sign, value, right)
-        return value
-
-    def power(self) -> int:
-        value = self.unary()
-        return self.joined("**", value, self.power()) if self.take("**") else value
-
-    def unary(self) -> int:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise NotKnownError
-        sign = self.take("-", "+", "!", "~", "++", "--")
-        if sign in ("++", "--"):
-            kind, name = self.tokens[self.at] if self.at < len(self.tokens) else ("", "")
-            if kind != "name":
-                raise NotKnownError
-            self.at += 1
-            value = self.set(name, self.lookup(name) + (1 if sign == "++" else -1))
-        elif sign:
-            inner = self.unary()
-            value = {"-": -inner, "+": inner, "!": int(not inner), "~": ~inner}[sign]
-        else:
-            value = self.atom()
         self.depth -= 1
         return value
 
-    def atom(self) -> int:
+    def aside(self, least: int, *, taken: bool) -> int:
+        before, self.live = self.live, self.live and taken
+        value = self.level(least)
+        self.live = before
+        return value
+
+    def unary(self, least: int) -> int:
         if self.take("("):
-            value = self.sequence()
+            value = self.level(1)
             if not self.take(")"):
                 raise NotKnownError
             return value
-        if self.at >= len(self.tokens):
-            raise NotKnownError
-        kind, text = self.tokens[self.at]
+        if sign := self.take("-", "+", "!", "~"):
+            inner = self.level(len(_LEVELS) + 1)
+            return {"-": -inner, "+": inner, "!": int(not inner), "~": ~inner}[sign]
+        step = self.take("++", "--")
+        kind, text = self.tokens[self.at] if self.at < len(self.tokens) else ("", "")
         self.at += 1
-        if kind == "number":
+        if kind == "number" and not step:
             return _number(text)
         if kind != "name":
             raise NotKnownError
-        value = self.lookup(text)
-        if sign := self.take("++", "--"):
-            self.set(text, value + (1 if sign == "++" else -1))
+        return self.variable(text, step, assigns=least <= _ASSIGNMENT)
+
+    def variable(self, name: str, step: str, *, assigns: bool) -> int:
+        """Return the value of a name, which `++` and an assignment change."""
+        if assigns and not step and (sign := self.take(*_ASSIGNS)):
+            value = self.level(_ASSIGNMENT)
+            return self.set(name, value if sign == "=" else self.joined(sign[:-1], self.lookup(name), value))
+        value = self.lookup(name)
+        if step:
+            return self.set(name, value + (1 if step == "++" else -1))
+        if behind := self.take("++", "--"):
+            self.set(name, value + (1 if behind == "++" else -1))
         return value
 
     def lookup(self, name: str) -> int:
@@ -225,8 +177,8 @@ def evaluate(text: str, value_of: Callable[[str], int] = _refuse, assign: Callab
             raise NotKnownError
         tokens.append((match.lastgroup or "", match[match.lastgroup or 0]))
         at = match.end()
-    reader = _Expression(tokens, value_of, lambda name, value: (assign(name, value), None)[1])
-    value = reader.sequence() if tokens else 0
+    reader = _Expression(tokens, value_of, assign)
+    value = reader.level(1) if tokens else 0
     if reader.at != len(tokens):
         raise NotKnownError
     return value

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 
-from autoconfig.megatron.shell.commands import Command, Piece, Simple, Value, Word, plain_value, text_of
+from tree_sitter import Node
+
+from autoconfig.megatron.shell.commands import Held, Piece, Value, plain_value, text_of, unknown
+from autoconfig.megatron.shell.syntax import Text
 from autoconfig.megatron.shell.values import Variables
 from autoconfig.planning.work import spend
 
@@ -20,49 +23,37 @@ class Leave(Exception):
     """`break`, `continue` or `return` was reached; holds the word."""
 
 
-class LockedName(Exception):
-    """A `readonly` name was assigned: bash drops the command of the script that does so; holds the line."""
+_ASKS = re.compile(r"""(?:test|\[\[?)\s+-z\s+"?\$\{?([A-Za-z_]\w*)\}?"?\s*\]{0,2}""")
 
 
 @contextmanager
-def filled_in(variables: Variables, notes: list[str], test: Sequence[Command]) -> Iterator[None]:
+def filled_in(variables: Variables, notes: list[str], text: Text, test: Sequence[Node]) -> Iterator[None]:
     """Goes on behind a template's `if [ -z "$NAME" ]; then echo ...; exit 1; fi`: what the user is to fill in is not known and
     not empty. Every other end goes through."""
     try:
         yield
     except Exit as end:
         line, status = end.args if len(end.args) > 1 else (0, "")
-        name = _asked_for(test)
-        if not name or not re.fullmatch("0*[1-9][0-9]*", status):
+        asks = _ASKS.fullmatch(text.text[test[0].start_byte : test[0].end_byte]) if len(test) == 1 else None
+        if asks is None or not re.fullmatch("0*[1-9][0-9]*", status):
             raise
-        notes.append(f"line {line}: the script stops there while ${name} is empty: it is read as if it were filled in")
-        why = f"${name} is to be filled in (line {line}): say --set {name}=VALUE"
-        variables.set(name, (Piece(text=f"${name}", unknown=why),))
-
-
-def _asked_for(test: Sequence[Command]) -> str:
-    """The NAME of `[ -z "$NAME" ]`; empty for other tests."""
-    words = test[0].words if len(test) == 1 and isinstance(test[0], Simple) else ()
-    parts = [[part for part in word.parts if part.text] for word in words if isinstance(word, Word)]
-    shown = ["".join(part.text for part in one) for one in parts]
-    if len(shown) not in (3, 4) or shown[:2] not in (["[", "-z"], ["[[", "-z"], ["test", "-z"]):
-        return ""
-    plain = [part.kind for part in parts[2]] == ["variable"] and re.fullmatch(r"[A-Za-z_]\w*", shown[2])
-    return shown[2] if plain else ""
+        notes.append(f"line {line}: the script stops there while ${asks[1]} is empty: it is read as if it were filled in")
+        why = f"${asks[1]} is to be filled in (line {line}): say --set {asks[1]}=VALUE"
+        variables.set(asks[1], unknown(f"${asks[1]}", why))
 
 
 def join(before: Variables, outcomes: Sequence[Variables], line: int, why: str) -> None:
     """What the branches of line `line` set alike holds behind them; the rest is not known."""
     before.unseen = next((outcome.unseen for outcome in outcomes if outcome.unseen), "")
     for name in sorted({name for outcome in outcomes for name in outcome.values}):
-        found = [outcome.values.get(name) for outcome in outcomes]
-        spend(sum(1 + (len(value) if isinstance(value, list) else 0) for value in found))
-        if all(value == found[0] for value in found) and found[0] is not None:
-            before.values[name] = found[0]
+        values = [outcome.values.get(name) for outcome in outcomes]
+        spend(sum(1 + (len(value) if isinstance(value, list) else 0) for value in values))
+        if all(value == values[0] for value in values) and values[0] is not None:
+            before.values[name] = values[0]
         else:
             because = f": {why}" if why else f": say --set {name}=VALUE"
             reason = f"${name} depends on a condition in line {line} that is not known{because}"
-            before.set(name, merged(found, f"${name}", reason))
+            before.set(name, merged(values, f"${name}", reason))
 
 
 def spoiled(before: Variables, inner: Variables, line: int) -> bool:
@@ -72,12 +63,12 @@ def spoiled(before: Variables, inner: Variables, line: int) -> bool:
     changed = [name for name in inner.values if inner.values[name] != before.values.get(name) and not name.isdigit()]
     for name in changed:
         why = f"${name} is set in a loop in line {line} whose rounds are not known: say --set {name}=VALUE"
-        before.set(name, (Piece(text=f"${name}", unknown=why),))
+        before.set(name, unknown(f"${name}", why))
     before.unseen = before.unseen or inner.unseen
     return bool(changed)
 
 
-def merged(outcomes: Sequence[Value | list[Value] | None], shown: str, why: str) -> Value | list[Value]:
+def merged(outcomes: Sequence[Held | None], shown: str, why: str) -> Held:
     """What is common in front, and behind it what is not known, with its choices."""
     if any(isinstance(outcome, list) for outcome in outcomes):
         rows = [outcome if isinstance(outcome, list) else [outcome] if outcome is not None else [] for outcome in outcomes]
@@ -112,5 +103,5 @@ def _common(rows: Sequence[Sequence[object]]) -> int:
 
 def _undecided(texts: Sequence[tuple[str, bool]], shown: str, why: str) -> Piece:
     """`texts`: of each branch, and whether a part of it is not known."""
-    known = not any(odd for _, odd in texts)
-    return Piece(text=shown, unknown=why, choices=tuple(text for text, _ in texts) if known else ())
+    whole = not any(odd for _, odd in texts)
+    return Piece(text=shown, unknown=why, choices=tuple(text for text, _ in texts) if whole else ())

@@ -30,7 +30,7 @@ TESTS = frozenset({"[", "[[", "test"})
 class Supposed:
     """Tests that variables decide which the script does not set, and which count as empty."""
 
-    found: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+    tests: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
     """The test as it is read, its line and the variables."""
     turned: str = ""
     """One of them that is read as if it said the contrary."""
@@ -44,7 +44,7 @@ class Supposed:
             return holds
         test = " ".join(map(text_of, fields))
         spend(len(test) / 4)
-        self.found.setdefault(test, (line, names))
+        self.tests.setdefault(test, (line, names))
         return holds != (test == self.turned)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from autoconfig.megatron.shell.commands import Piece, Source, Value, plain_value, reason_of, text_of
+from autoconfig.megatron.shell.commands import Source, Value, is_name, joined, plain_value, reason_of, text_of, unknown
 from autoconfig.specs.errors import UnsupportedError
 
 _NOT_LAUNCHERS = re.compile(
@@ -29,6 +29,8 @@ _REMOTE = {
     "clush": frozenset({"-w", "-x", "-g", "-X", "-f", "-l", "-o", "-t", "-u"}),
 }
 """Programs that start text on other machines, and their options with a value of their own."""
+_RUNS_TEXT = re.compile(r"-[abd-z]*+c[a-z]*+")
+"""`bash -c` and its kin."""
 _WRAPPERS = frozenset({"nohup", "exec", "time", "nice"})
 _SCHEDULED = re.compile(r"^#(?:SBATCH|PBS|BSUB|PJM|COBALT|OAR|\$)[ \t]", re.MULTILINE)
 _COMMAND = re.compile(r"^[ \t]*[^#\s]", re.MULTILINE)
@@ -69,10 +71,6 @@ class Launch:
     refused: UnsupportedError | None = None
     """Why the program that it starts is none that can be read."""
 
-    def behind(self, words: Sequence[Value]) -> Launch:
-        """The same launch with more words in front (`srun ... bash -c "..."`)."""
-        return replace(self, before=(*words, *self.before))
-
 
 def launch_of(fields: Sequence[Value], line: int, wanted: Program) -> Launch | None:
     """The launch that a command's words are; None for any other command."""
@@ -81,33 +79,50 @@ def launch_of(fields: Sequence[Value], line: int, wanted: Program) -> Launch | N
         return None
     if wanted.launch is not None:
         return wanted.launch(fields, line)
-    names = [argument_name(text) for text in texts]
-    program = next((i for i, text in enumerate(texts) if text.endswith(".py") and not text.startswith("-")), None)
-    module = _module(texts)
+    program, module = _program(texts), _module(texts)
     if program is None or (module is not None and module < program):  # behind a module, a .py file is a value of its options
-        if not wanted.decisive & set(names):
-            return None
-        modules = [module for flag, module in pairwise(texts) if flag == "-m" and not module.startswith(_STARTING_MODULES)]
-        refused = next((why for module in modules if (why := _refused(wanted, module.replace(".", "/") + ".py", line))), None)
-        options = _NODES | _PER_NODE | _TASKS
-        first = next(i for i, name in enumerate(names) if name in wanted.arguments and name not in options)
-        start = first if module is None else module + 1
-        found = Launch(arguments=tuple(fields[start:]), program="", before=tuple(fields[:start]), line=line, is_decisive=True)
-        return replace(found, refused=refused)
+        return _of_module(fields, texts, line, wanted, module)
+    behind = list(fields[program + 1 :])
     if any(text.rsplit("/", 1)[-1] == "xargs" for text in texts[:program]):
-        fields = [*fields, (Piece(text="$(xargs)", unknown=f"xargs in line {line} adds words that are not read"),)]
-        texts, names = [*texts, ""], [*names, ""]
-    hidden = any(piece.unknown and not piece.unset for value in fields[program + 1 :] for piece in value)
-    enough = hidden and wanted.decisive & set(names[program + 1 :])  # what is not known may hold the others
-    if not enough and sum(name in wanted.arguments for name in names[program + 1 :]) < MIN_ARGUMENTS:
+        behind.append(unknown("$(xargs)", f"xargs in line {line} adds words that are not read"))
+    names = [argument_name(text_of(value)) for value in behind]
+    decisive = bool(wanted.decisive & set(names))
+    hidden = any(piece.unknown and not piece.unset for value in behind for piece in value)  # it may hold the others
+    if not (hidden and decisive) and sum(name in wanted.arguments for name in names) < MIN_ARGUMENTS:
         return None
+    refused = _refused(wanted, texts[program], line)
     return Launch(
-        arguments=tuple(fields[program + 1 :]),
+        arguments=tuple(behind),
         program=texts[program],
         before=tuple(fields[:program]),
         line=line,
-        is_decisive=bool(wanted.decisive & set(names[program + 1 :])),
-        refused=_refused(wanted, texts[program], line),
+        is_decisive=decisive,
+        refused=refused,
+    )
+
+
+def _program(texts: Sequence[str]) -> int | None:
+    """Where the .py file stands that a command starts."""
+    return next((at for at, text in enumerate(texts) if text.endswith(".py") and not text.startswith("-")), None)
+
+
+def _of_module(fields: Sequence[Value], texts: Sequence[str], line: int, wanted: Program, module: int | None) -> Launch | None:
+    """The launch of `python -m MODULE`, or of a program of another name; None where no decisive argument is given."""
+    names = [argument_name(text) for text in texts]
+    if not wanted.decisive & set(names):
+        return None
+    modules = [name for flag, name in pairwise(texts) if flag == "-m" and not name.startswith(_STARTING_MODULES)]
+    refusals = (_refused(wanted, name.replace(".", "/") + ".py", line) for name in modules)
+    options = _NODES | _PER_NODE | _TASKS
+    first = next(at for at, name in enumerate(names) if name in wanted.arguments and name not in options)
+    start = first if module is None else module + 1
+    return Launch(
+        arguments=tuple(fields[start:]),
+        program="",
+        before=tuple(fields[:start]),
+        line=line,
+        is_decisive=True,
+        refused=next(filter(None, refusals), None),
     )
 
 
@@ -131,18 +146,15 @@ def _refused(wanted: Program, program: str, line: int) -> UnsupportedError | Non
 def inner_script(name: str, fields: list[Value]) -> tuple[Value, list[Value], list[Value]] | None:
     """(commands as text, words before them, their "$@") of `eval TEXT` and of `... bash -c TEXT NAME WORDS`."""
     if name == "eval":
-        joined: list[Piece] = []
-        for value in fields[1:]:
-            joined += [*plain_value(" "), *value] if joined else value
-        return tuple(joined), [], []
+        return joined(fields[1:], plain_value(" ")), [], []
     texts = [text_of(value) for value in fields]
     for position, text in enumerate(texts[:-2]):
-        if text in _SHELLS and re.fullmatch(r"-[abd-z]*+c[a-z]*+", texts[position + 1]):
+        if text in _SHELLS and _RUNS_TEXT.fullmatch(texts[position + 1]):
             return fields[position + 2], fields[:position], fields[position + 4 :]
         entry = text.removeprefix("--entrypoint=") if text != "--entrypoint" else texts[position + 1]
         if text.startswith("--entrypoint") and entry in _SHELLS:  # docker run --entrypoint bash IMAGE -c TEXT
-            found = (at for at in range(position + 1, len(texts) - 1) if re.fullmatch(r"-[abd-z]*+c[a-z]*+", texts[at]))
-            if at := next(found, 0):
+            flags = (at for at in range(position + 1, len(texts) - 1) if _RUNS_TEXT.fullmatch(texts[at]))
+            if at := next(flags, 0):
                 return fields[at + 1], fields[:at], fields[at + 3 :]
     for position, text in enumerate(texts[1:], 1):
         if not _starts_a_file(text) or _PYTHON.fullmatch(texts[0]):
@@ -190,12 +202,12 @@ def container_environment(words: Sequence[Value]) -> dict[str, Value]:
     """Variables that `docker run -e NAME=VALUE` sets for what it starts."""
     if not words or text_of(words[0]).rsplit("/", 1)[-1] not in {*_CONTAINERS, "sudo"}:
         return {}
-    found: dict[str, Value] = {}
+    environment: dict[str, Value] = {}
     for flag, value in pairwise(words):
         name, equals, _ = text_of(value).partition("=")
-        if text_of(flag) in ("-e", "--env") and equals and re.fullmatch(r"[A-Za-z_]\w*", name):
-            found[name] = _behind_equals(value)
-    return found
+        if text_of(flag) in ("-e", "--env") and equals and is_name(name):
+            environment[name] = _behind_equals(value)
+    return environment
 
 
 def remote_command(fields: Sequence[Value]) -> tuple[Value, list[Value]] | None:
@@ -210,10 +222,7 @@ def remote_command(fields: Sequence[Value]) -> tuple[Value, list[Value]] | None:
         at += 2 if text in _REMOTE[kind] else 1
     if at >= len(fields):
         return None
-    joined: list[Piece] = []
-    for value in fields[at:]:
-        joined += [*plain_value(" "), *value] if joined else value
-    return tuple(joined), list(fields[:at])
+    return joined(fields[at:], plain_value(" ")), list(fields[:at])
 
 
 def argument_name(text: str) -> str:
@@ -224,13 +233,13 @@ def argument_name(text: str) -> str:
 def almost_a_launch(fields: Sequence[Value], line: int, wanted: Program) -> str:
     """What a command is that starts a .py file without enough of the program's arguments; empty for other commands."""
     texts = [text_of(value) for value in fields]
-    program = next((text for text in texts if text.endswith(".py") and not text.startswith("-")), None)
-    if program is None or _NOT_LAUNCHERS.fullmatch(texts[0].rsplit("/", 1)[-1]):
+    at = _program(texts)
+    if at is None or _NOT_LAUNCHERS.fullmatch(texts[0].rsplit("/", 1)[-1]):
         return ""
-    known = [text.split("=")[0] for text in texts if argument_name(text) in wanted.arguments]
+    names = [text.split("=")[0] for text in texts if argument_name(text) in wanted.arguments]
     return (
-        f"line {line} starts {program[:80]} with {len(known)} argument{'s' * (len(known) != 1)} of {wanted.name}"
-        f"{' (' + ' '.join(known) + ')' if known else ''}, and at least {MIN_ARGUMENTS} are needed"
+        f"line {line} starts {texts[at][:80]} with {len(names)} argument{'s' * (len(names) != 1)} of {wanted.name}"
+        f"{' (' + ' '.join(names) + ')' if names else ''}, and at least {MIN_ARGUMENTS} are needed"
     )
 
 
@@ -240,31 +249,33 @@ def gpus_of(launch: Launch, text: str) -> tuple[int | None, str]:
     options = _launcher_options(launch.before)
     slurm = _slurm_beside(options, text)
     launchers = {text_of(value).rsplit("/", 1)[-1] for value in launch.before}
-    per_node = _first(options, ("--nproc-per-node", "--num-gpus"))
     if slots := _included(launch.before):
         return sum(slots), ""
-    if per_node is not None:
-        nodes = _first(options, ("--nnodes", "--num-nodes"))
+    if each := _count(options, "--nproc-per-node", "--num-gpus"):
+        nodes = _count(options, "--nnodes", "--num-nodes")
         if nodes is None and "deepspeed" in launchers:
-            nodes = _first({**slurm, **options}, ("--nodes", "-N"))
-        return _product(per_node, nodes or plain_value("1"))
-    merged = {**slurm, **options} if "srun" in launchers or not options else options
+            nodes = _count({**slurm, **options}, "--nodes", "-N")
+        return _times(each, nodes or (1, ""))
     if launchers & _STARTS_TASKS or not launch.before:
-        tasks = _first(merged, ("--ntasks", "-n", "-np", "--np", "--worker-num"))
-        if tasks is not None:
-            return _product(tasks, plain_value("1"))
-        nodes = _first(merged, ("--nodes", "-N", "--nnodes"))
-        per_node = _first(merged, ("--ntasks-per-node", "--gpus-per-node"))
-        if nodes is not None and per_node is not None:
-            return _product(nodes, per_node)
+        merged = {**slurm, **options} if "srun" in launchers or not options else options
+        if tasks := _count(merged, "--ntasks", "-n", "-np", "--np", "--worker-num"):
+            return tasks
+        nodes, each = _count(merged, "--nodes", "-N", "--nnodes"), _count(merged, "--ntasks-per-node", "--gpus-per-node")
+        if nodes and each:
+            return _times(nodes, each)
+    return _of_python(launch, text)
+
+
+def _of_python(launch: Launch, text: str) -> tuple[int | None, str]:
+    """(1, "") of a program that python alone starts, as one of one; else why the number is not known."""
     first = next((word for value in launch.before if (word := text_of(value)) not in _WRAPPERS), "")
-    if _PYTHON.fullmatch(first) and "-m" not in map(text_of, launch.before):
-        odd = _SCHEDULED.search(text[: commands_start(text)]) or _RANKED.search(text)
-        if odd is None:
-            return 1, ""
-        said = f"line {launch.line} starts the program with python alone"
-        return None, f"{said}, and {odd[0].strip()} says that it is one of many"
-    return None, f"the launcher of line {launch.line} does not say how many GPUs it starts"
+    if not _PYTHON.fullmatch(first) or "-m" in map(text_of, launch.before):
+        return None, f"the launcher of line {launch.line} does not say how many GPUs it starts"
+    odd = _SCHEDULED.search(text[: commands_start(text)]) or _RANKED.search(text)
+    if odd is None:
+        return 1, ""
+    starts = f"line {launch.line} starts the program with python alone"
+    return None, f"{starts}, and {odd[0].strip()} says that it is one of many"
 
 
 def node_of(launch: Launch, text: str) -> int | None:
@@ -272,8 +283,8 @@ def node_of(launch: Launch, text: str) -> int | None:
     if slots := _included(launch.before):
         return max(slots)
     options = {name: plain_value(value) for name, value in sbatch_options(text).items()} | _launcher_options(launch.before)
-    found = _first(options, ("--nproc-per-node", "--num-gpus", "--gpus-per-node", "--ntasks-per-node"))
-    return None if found is None else _product(found, plain_value("1"))[0]
+    each = _count(options, "--nproc-per-node", "--num-gpus", "--gpus-per-node", "--ntasks-per-node")
+    return each and each[0]
 
 
 def _included(words: Sequence[Value]) -> list[int]:
@@ -284,7 +295,7 @@ def _included(words: Sequence[Value]) -> list[int]:
     joined = [text.partition("=")[2] for text in texts if text.startswith("--include=")]
     hosts = next(iter([*joined, *(value for name, value in pairwise(texts) if name in ("-i", "--include"))]), "").split("@")
     slots = [re.fullmatch(r"[\w.-]++:([0-9]++(?:,[0-9]++)*+)", host.strip("\"'")) for host in hosts]
-    return [len(set(found[1].split(","))) for found in slots if found] if all(slots) else []
+    return [len(set(slot[1].split(","))) for slot in slots if slot] if all(slots) else []
 
 
 def _slurm_beside(options: dict[str, Value], text: str) -> dict[str, Value]:
@@ -300,8 +311,7 @@ def over_booked(launch: Launch, text: str, *, total: bool) -> str:
     merged = _slurm_beside(own, text) | own
 
     def count(*names: str) -> int:
-        found = _first(merged, names)
-        return 0 if found is None else _product(found, plain_value("1"))[0] or 0
+        return (_count(merged, *names) or (0, ""))[0] or 0
 
     gpus, nodes, tasks = count("--gpus-per-node"), count("--nodes"), 1
     if "srun" in {text_of(value).rsplit("/", 1)[-1] for value in launch.before}:
@@ -311,29 +321,30 @@ def over_booked(launch: Launch, text: str, *, total: bool) -> str:
     each = tasks * (count("--nproc-per-node", "--num-gpus") or 1)
     if gpus and each > gpus:
         how = f"{tasks} tasks of srun, {each // tasks} each" if tasks > 1 else "its launcher"
-        said = f"line {launch.line} starts {each:,} processes on a node ({how}), and it asks Slurm for {gpus:,} GPUs a node"
-        return f"{said}: every process needs a GPU of its own; change --nproc-per-node, --ntasks-per-node or --gpus-per-node"
+        starts = f"line {launch.line} starts {each:,} processes on a node ({how}), and it asks Slurm for {gpus:,} GPUs a node"
+        return f"{starts}: every process needs a GPU of its own; change --nproc-per-node, --ntasks-per-node or --gpus-per-node"
     started = gpus_of(launch, text)[0] or 0
     if total and gpus and nodes and started > gpus * nodes:
-        said = f"line {launch.line} starts {started:,} processes, and the file asks Slurm for {nodes:,} nodes of {gpus:,} GPUs"
-        return f"{said}: change the launcher's nodes and processes, or --nodes"
+        starts = (
+            f"line {launch.line} starts {started:,} processes, and the file asks Slurm for {nodes:,} nodes of {gpus:,} GPUs"
+        )
+        return f"{starts}: change the launcher's nodes and processes, or --nodes"
     return ""
 
 
-def _first(options: dict[str, Value], names: Sequence[str]) -> Value | None:
-    return next((options[name] for name in names if name in options), None)
+def _count(options: dict[str, Value], *names: str) -> tuple[int | None, str] | None:
+    """(number, why it is not known) of the first of these options that is given; None where none is."""
+    value = next((options[name] for name in names if name in options), None)
+    if value is None:
+        return None
+    text = text_of(value)
+    if (reason := reason_of(value)) or not (text.isascii() and text.isdecimal() and len(text) < 8 and int(text)):
+        return None, reason or f"{text[:40]!r} is no number of GPUs or nodes"
+    return int(text), ""
 
 
-def _product(a: Value, b: Value) -> tuple[int | None, str]:
-    result = 1
-    for value in (a, b):
-        if reason := reason_of(value):
-            return None, reason
-        text = text_of(value)
-        if not re.fullmatch(r"[0-9]{1,7}", text) or int(text) < 1:
-            return None, f"{text[:40]!r} is no number of GPUs or nodes"
-        result *= int(text)
-    return result, ""
+def _times(a: tuple[int | None, str], b: tuple[int | None, str]) -> tuple[int | None, str]:
+    return (None, a[1] or b[1]) if a[0] is None or b[0] is None else (a[0] * b[0], "")
 
 
 def _launcher_options(words: Sequence[Value]) -> dict[str, Value]:
@@ -353,7 +364,7 @@ def _launcher_options(words: Sequence[Value]) -> dict[str, Value]:
 
 def commands_start(text: str) -> int:
     """Where the first line stands that is neither blank nor a comment: from there on schedulers read no options."""
-    return found.start() if (found := _COMMAND.search(text)) else len(text)
+    return first.start() if (first := _COMMAND.search(text)) else len(text)
 
 
 def sbatch_words(text: str) -> Iterator[tuple[str, str]]:
@@ -365,33 +376,33 @@ def sbatch_words(text: str) -> Iterator[tuple[str, str]]:
 
 def sbatch_options(text: str) -> dict[str, str]:
     """Of the #SBATCH lines: how many nodes, tasks and GPUs there are, as plain numbers."""
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for name, value in sbatch_words(text):
         name = {"-N": "--nodes", "-n": "--ntasks"}.get(name, name)
         if name == "--gres":
             gpus = re.search(r"gpu(?::[A-Za-z0-9_.-]{1,80}){0,8}?:([0-9]{1,9})", value)
             name, value = "--gpus-per-node", gpus[1] if gpus else ""
         value = value.rsplit(":", 1)[-1] if name == "--gpus-per-node" else value
-        if name in _NODES | _PER_NODE | _TASKS and re.fullmatch(r"[0-9]{1,7}", value):
-            found[name] = value
-    return found
+        if name in _NODES | _PER_NODE | _TASKS and value.isascii() and value.isdecimal() and len(value) < 8:
+            options[name] = value
+    return options
+
+
+_SLURM = {
+    "--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "--ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
+    "--ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+    "--gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+}
 
 
 def slurm_variables(text: str) -> dict[str, str]:
     """What Slurm would set from the #SBATCH lines: SLURM_NNODES, SLURM_NTASKS and the like."""
     options = sbatch_options(text)
-    variables: dict[str, str] = {}
-    nodes, per_node = options.get("--nodes"), options.get("--ntasks-per-node")
-    tasks = options.get("--ntasks") or (str(int(nodes) * int(per_node)) if nodes and per_node else None)
-    gpus = options.get("--gpus-per-node")
-    for names, value in (
-        (("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes),
-        (("SLURM_NTASKS", "SLURM_NPROCS"), tasks),
-        (("SLURM_NTASKS_PER_NODE",), per_node),
-        (("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"), gpus),
-    ):
-        if value is not None:
-            variables |= dict.fromkeys(names, value)
+    nodes, each = options.get("--nodes"), options.get("--ntasks-per-node")
+    if nodes and each:
+        options.setdefault("--ntasks", str(int(nodes) * int(each)))
+    variables = {name: value for option, value in options.items() for name in _SLURM.get(option, ())}
     if options:  # inside of the job: a script that submits itself where these are not set goes on
         variables |= dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), "1")
     return variables

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from autoconfig.megatron.shell.commands import Assignment, Part, Simple, Source, Value, Word, plain_value, text_of
+from autoconfig.megatron.shell.commands import Assignment, Part, Source, Value, Word, plain_value, text_of
 from autoconfig.megatron.shell.conditions import Supposed
 from autoconfig.megatron.shell.interpreter import Reader
 from autoconfig.megatron.shell.launch import Launch, Program, argument_name, gpus_of, node_of, over_booked, slurm_variables
@@ -83,14 +83,20 @@ def _unread(value: Value) -> Unread | None:
 
 
 @bounded()
+def follow(text: str, program: Program, settings: Mapping[str, str], turned: str = "") -> Reader:
+    """Follow a whole script. Raises InputError for one that is too long or cannot be read."""
+    require_short(text, "script", MAX_CHARACTERS)
+    reader = Reader(text, program, {**slurm_variables(text), **settings}, supposed=Supposed(turned=turned))
+    reader.run_script(parse(Source(text=text, origin=range(len(text)), file_text=text)))
+    return reader
+
+
+@bounded()
 def read_script(text: str, program: Program, settings: Mapping[str, str] | None = None, turned: str = "") -> Script:
     """The launch of a program in a script; `settings` are variables that the caller knows, `turned` a test of `supposed` that
     is read as if it said the contrary. Raises InputError saying what to do.
     No command is run, no other file is opened, no environment variable of this process is read."""
-    require_short(text, "script", MAX_CHARACTERS)
-    reader = Reader(text, program, {**slurm_variables(text), **(settings or {})}, supposed=Supposed(turned=turned))
-    source = Source(text=text, origin=range(len(text)), file_text=text)
-    reader.run_script(parse(source))
+    reader = follow(text, program, settings or {}, turned)
     launch = _best_launch(reader) or _arguments_in_variables(reader)
     if why := over_booked(launch, text, total=not settings):
         raise InputError(why)
@@ -107,7 +113,7 @@ def read_script(text: str, program: Program, settings: Mapping[str, str] | None 
         notes=tuple(dict.fromkeys(notes)),
         variables={name: text for name, value in reader.variables.values.items() if (text := _known_text(value))},
         before=tuple(map(text_of, launch.before)),
-        supposed=reader.supposed.found,
+        supposed=reader.supposed.tests,
     )
 
 
@@ -123,8 +129,8 @@ def read_array(text: str, settings: Mapping[str, str]) -> tuple[Value, ...]:
     require_short(text, "argument list", MAX_CHARACTERS)
     head = "A=(\n"
     origin = [*([None] * len(head)), *range(len(text)), None, None]
-    commands = parse(Source(text=f"{head}{text}\n)", origin=origin, file_text=text))
-    array = commands[0].words[0] if len(commands) == 1 and isinstance(commands[0], Simple) else None
+    read = parse(Source(text=f"{head}{text}\n)", origin=origin, file_text=text))
+    array = read.simple(read.nodes[0]).words[0] if [node.type for node in read.nodes] == ["variable_assignment"] else None
     if not isinstance(array, Assignment) or isinstance(array.value, Word):
         raise InputError("this argument list holds an unpaired bracket; quote it, or give the launch script")
     variables = Variables(values={name: plain_value(value) for name, value in settings.items()})
@@ -163,30 +169,32 @@ def _settings_file(text: str) -> str:
 def _arguments_in_variables(reader: Reader) -> Launch:
     """No launch was seen: the arguments that variables and arrays hold."""
     values: list[Value] = []
-    program = ""
-    for found in reader.variables.values.values():
+    wanted, program = reader.program, ""
+    for held in reader.variables.values.values():
+        spend(3 * len(held))
         variable = Word(parts=(Part(kind="variable", text="v", quoted=False, line=1),), line=1)
-        spend(3 * len(found))
-        elements = found if isinstance(found, list) else fields_of(variable, Variables(values={"v": found}))
-        first = next(
-            (at for at, value in enumerate(elements) if argument_name(text_of(value)) in reader.program.arguments), None
-        )
-        values += elements[first:] if first is not None else []
-        texts = [text_of(value) for value in elements]
-        if any(argument_name(text) in reader.program.decisive for text in texts):
+        elements = held if isinstance(held, list) else fields_of(variable, Variables(values={"v": held}))
+        names = [argument_name(text_of(value)) for value in elements]
+        values += elements[next((at for at, name in enumerate(names) if name in wanted.arguments), len(names)) :]
+        if wanted.decisive & set(names):
+            texts = map(text_of, elements)
             program = next((text for text in texts if text.endswith(".py") and not text.startswith("-")), program)
     if program:
-        reader.program.refuse(program, 1)
-    if not any(text_of(value).replace("_", "-") in reader.program.decisive for value in values):
-        why = reader.almost[0] if reader.almost else f"no command has a .py file and {min(reader.program.decisive, key=len)}"
-        if reader.ended:
-            why += f"; the script ends with the exit of line {reader.ended}, which its conditions lead to"
-            asks = [str(number) for number in range(1, 10) if re.search(rf"\${{?{number}\b", reader.text)]
-            why += f": it may want arguments, as --set {asks[0]}=VALUE says them" if asks else ""
-        why += "".join(f"; {note}" for note in [note for note in reader.notes if note.endswith(NOT_READ)][:1])
-        raise InputError(
-            f"no launch of {reader.program.name} was found: {why}; give {_settings_file(reader.text)}the script that "
-            "starts training, a file with its argument list, or a plan.json (docs/check.md)"
-        )
+        wanted.refuse(program, 1)
+    if not any(text_of(value).replace("_", "-") in wanted.decisive for value in values):
+        raise _no_launch(reader)
     reader.notes.append("no launch command was found: the arguments that the script's variables hold are read together")
     return Launch(arguments=tuple(values), program=program, before=(), line=1, is_decisive=True)
+
+
+def _no_launch(reader: Reader) -> InputError:
+    why = reader.almost[0] if reader.almost else f"no command has a .py file and {min(reader.program.decisive, key=len)}"
+    if reader.ended:
+        why += f"; the script ends with the exit of line {reader.ended}, which its conditions lead to"
+        asks = [str(number) for number in range(1, 10) if re.search(rf"\${{?{number}\b", reader.text)]
+        why += f": it may want arguments, as --set {asks[0]}=VALUE says them" if asks else ""
+    why += "".join(f"; {note}" for note in [note for note in reader.notes if note.endswith(NOT_READ)][:1])
+    return InputError(
+        f"no launch of {reader.program.name} was found: {why}; give {_settings_file(reader.text)}the script that "
+        "starts training, a file with its argument list, or a plan.json (docs/check.md)"
+    )

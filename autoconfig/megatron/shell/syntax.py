@@ -1,4 +1,4 @@
-"""Bash syntax to commands and words, with the place of every character in the file. Nothing is expanded and nothing is run.
+"""Bash syntax to words and the parts of commands, with the place of every character in the file. Nothing is expanded or run.
 
 The grammar is tree-sitter-bash's; what it cannot read is an error that names the line.
 """
@@ -6,14 +6,14 @@ The grammar is tree-sitter-bash's; what it cannot read is an error that names th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-from autoconfig.megatron.shell import commands
+from autoconfig.megatron.shell.commands import Assignment, Part, Source, Word
 from autoconfig.planning.work import spend
 from autoconfig.specs.errors import InputError
 
@@ -52,16 +52,31 @@ _EXPRESSIONS = frozenset(
 _QUOTES = frozenset({"string", "raw_string", "ansi_c_string", "translated_string"})
 _GIVES = frozenset({"heredoc_redirect", "herestring_redirect"})
 _REDIRECTS = _GIVES | {"file_redirect"}
+_ESCAPED = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
 
-def parse(source: commands.Source) -> tuple[commands.Command, ...]:
-    """The commands of a script. Raises InputError with the line of what the grammar cannot read."""
+@dataclass(frozen=True, kw_only=True)
+class Simple:
+    """Words of one command, with the assignments before and among them; or what a redirection adds to one."""
+
+    words: tuple[Word | Assignment, ...] = ()
+    stdin: Word | None = None
+    """The word of `<<< WORD`, or the here-document."""
+    output: tuple[Word, bool] | None = None
+    """The file of `> FILE` and `>> FILE`, and whether it is appended to."""
+
+    def with_(self, more: Simple) -> Simple:
+        """Return the command with what stands behind it."""
+        spend((len(self.words) + len(more.words)) / 8)
+        stdin = self.stdin if more.stdin is None else more.stdin
+        return Simple(words=(*self.words, *more.words), stdin=stdin, output=more.output or self.output)
+
+
+def parse(source: Source) -> Text:
+    """Read the commands of a script. Raises InputError with the line of what the grammar cannot read."""
     spend(50 + len(source.text))
-    source = source.without(re.compile(r"()\r(?=\n)")).without(_SPLIT_WORD).inserting(_SUM, '"', '"')
-    source = source.inserting(_NAMED, "${", "}")
-    if not source.text.strip():
-        return ()
-    return _Reader(source).body(_tree(source).named_children)
+    source = source.keeping(re.compile(r"()\r(?=\n)")).keeping(_SPLIT_WORD).keeping(_SUM, '"', '"').keeping(_NAMED, "${", "}")
+    return Text(source, list(_tree(source).named_children) if source.text.strip() else [])
 
 
 @cache
@@ -69,7 +84,7 @@ def _bash() -> Language:
     return Language(tree_sitter_bash.language())
 
 
-def _tree(source: commands.Source) -> Node:
+def _tree(source: Source) -> Node:
     """The root of the syntax tree, whose offsets are those of the text's characters."""
     text = _BEFORE_KEYWORD.sub(r"\1;", _PLACEHOLDER.sub(lambda match: "\x01" * len(match[0]), source.text))
     data = re.sub(r"[^ -~\n\t\r]", "\x01", text).encode() + b"\n\n"
@@ -91,72 +106,68 @@ def _tree(source: commands.Source) -> Node:
     return root
 
 
-def _unreadable(source: commands.Source, node: Node) -> InputError:
+def _unreadable(source: Source, node: Node) -> InputError:
     """Names the innermost first place that the grammar cannot read; `node` itself where the grammar reads all of it."""
-    found, inner = node, node
+    place, inner = node, node
     while inner := next((child for child in inner.children if child.has_error or child.is_missing), None):  # type: ignore[assignment]
-        found = inner if inner.is_error or inner.is_missing else found
-    opened = (child for child in found.children if not child.is_named and not child.type.isspace() and child.type not in ";&")
-    found = next(opened, found)  # behind what could be read, the word or bracket that opens what is not closed
-    shown = source.text[found.start_byte : found.end_byte].strip().partition("\n")[0][:60]
-    what = f"{found.type} is missing" if found.is_missing else f"{shown!r} cannot be read as bash"
+        place = inner if inner.is_error or inner.is_missing else place
+    opened = (child for child in place.children if not child.is_named and not child.type.isspace() and child.type not in ";&")
+    place = next(opened, place)  # behind what could be read, the word or bracket that opens what is not closed
+    shown = source.text[place.start_byte : place.end_byte].strip().partition("\n")[0][:60]
+    what = f"{place.type} is missing" if place.is_missing else f"{shown!r} cannot be read as bash"
     return InputError(
-        f"line {source.line(found.start_byte)}: {what}; close what is open there (a quote, a bracket, an if, a loop), write "
+        f"line {source.line(place.start_byte)}: {what}; close what is open there (a quote, a bracket, an if, a loop), write "
         "the line more simply, or give a file with the argument list"
     )
 
 
-class _Reader:
-    """Turns nodes of the syntax tree into commands and words."""
+class Text:
+    """A script with its syntax tree: what the nodes of its commands hold."""
 
-    def __init__(self, source: commands.Source) -> None:
-        self.source, self.text, self.depth = source, source.text, 0
+    def __init__(self, source: Source, nodes: list[Node]) -> None:
+        self.source, self.text, self.nodes, self.depth = source, source.text, nodes, 0
+        self.words: dict[tuple[int, int], Word] = {}
+        waiting = nodes[::-1]
+        while waiting:
+            node = waiting.pop()
+            spend(2)
+            waiting += node.named_children[::-1]
+            if node.type == "command_name" and self.text[node.start_byte : node.end_byte] in _KEYWORDS:
+                raise self.unreadable(node)
 
-    def body(self, nodes: Iterable[Node]) -> tuple[commands.Command, ...]:
-        return tuple(self._placed(node) for node in nodes if node.type not in ("comment", "heredoc_body"))
-
-    def _placed(self, node: Node) -> commands.Command:
-        command, behind = self._command(node), node.next_sibling
-        beside = behind is not None and behind.type == "&"
-        return commands.Block(body=(command,), line=command.line, apart=True) if beside else command
-
-    def _deeper(self, node: Node) -> None:
-        self.depth += 1
-        spend(5)
-        if self.depth > MAX_DEPTH:
-            raise InputError(f"line {self._line(node)}: structures are nested deeper than {MAX_DEPTH}; simplify the script")
-
-    def _command(self, node: Node) -> commands.Command:
-        self._deeper(node)
-        read = _COMMANDS.get(node.type)
-        if read is None:
-            raise _unreadable(self.source, node)
-        command = read(self, node)
-        self.depth -= 1
-        return command
-
-    def _line(self, node: Node) -> int:
+    def line(self, node: Node) -> int:
         return self.source.line(node.start_byte)
 
-    def _simple(self, node: Node) -> commands.Command:
-        words: list[commands.Word | commands.Assignment] = []
-        given: commands.Word | None = None
-        output: tuple[commands.Word, bool] | None = None
-        for child in node.children:
+    def unreadable(self, node: Node) -> InputError:
+        return _unreadable(self.source, node)
+
+    def body(self, node: Node, field: str = "body") -> list[Node]:
+        """Return the commands of a loop."""
+        body = node.child_by_field_name(field)
+        return [] if body is None else body.named_children
+
+    def simple(self, node: Node) -> Simple:
+        """Return the words of a command, and what it reads and writes."""
+        words: list[Word | Assignment] = []
+        redirects = [child for child in node.children if child.type in _REDIRECTS]
+        for child in [node] if node.type == "variable_assignment" else node.children:
             if child.type in _REDIRECTS:
-                given = self._given(child) if child.type in _GIVES else given
-                output = self._output(child) or output
                 words += self._behind_redirect(child)
             elif child.type == "variable_assignment":
                 words += self._assignment(child)
             elif child.type != "comment":
-                words.append(self._word(child))
-        first = words[0] if words else None
-        if isinstance(first, commands.Word) and "".join(p.text for p in first.parts if not p.quoted) in _KEYWORDS:
-            raise _unreadable(self.source, node)
-        return commands.redirected(commands.Simple(words=tuple(words), line=self._line(node)), given, output)
+                words.append(self.word(child))
+        return replace(self.redirects(redirects), words=tuple(words))
 
-    def _assignment(self, node: Node) -> list[commands.Assignment]:
+    def redirects(self, nodes: Sequence[Node]) -> Simple:
+        """Return what redirections add to a command."""
+        more = Simple()
+        for node in nodes:
+            stdin = self._given(node) if node.type in _GIVES else None
+            more = more.with_(Simple(words=tuple(self._behind_redirect(node)), stdin=stdin, output=self._output(node)))
+        return more
+
+    def _assignment(self, node: Node) -> list[Assignment]:
         """Of a variable, or of an element of an array."""
         name, value, index = node.child_by_field_name("name"), node.child_by_field_name("value"), ""
         if name is not None and name.type == "subscript":
@@ -165,184 +176,134 @@ class _Reader:
             name = name.child_by_field_name("name")
         if name is None or name.type != "variable_name":
             return []
-        found: commands.Word | tuple[commands.Word, ...] = commands.Word(parts=(), line=self._line(node))
+        held: Word | tuple[Word, ...] = Word(parts=(), line=self.line(node))
         if value is not None and value.type == "array":
-            found = tuple(self._word(child) for child in value.named_children if child.type != "comment")
+            held = tuple(self.word(child) for child in value.named_children if child.type != "comment")
         elif value is not None:
-            found = self._word(value)
+            held = self.word(value)
         append = self.text.startswith("+=", name.end_byte)
-        return [commands.Assignment(name=self.text[name.start_byte : name.end_byte], append=append, value=found, index=index)]
+        return [Assignment(name=self.text[name.start_byte : name.end_byte], append=append, value=held, index=index)]
 
-    def _test(self, node: Node) -> commands.Command:
-        if node.children[0].type == "((":
-            return self._compute(node, node.children[0].end_byte, node.children[-1].start_byte)
-        words: list[commands.Word] = []
+    def test(self, node: Node) -> Simple:
+        """Return the words of `[ ... ]` and `[[ ... ]]`."""
+        words: list[Word] = []
         waiting, end, kind = node.children[::-1], -1, ""
         while waiting:
             child = waiting.pop()
             if child.type in _EXPRESSIONS:
                 waiting += child.children[::-1]
             elif child.type != "comment":
-                word = self._word(child)
+                word = self.word(child)
                 if child.start_byte == end and "extglob_pattern" in (kind, child.type):  # of *"x"* the grammar makes three
                     word = replace(word, parts=(*words.pop().parts, *word.parts))
                 words.append(word)
                 end, kind = child.end_byte, child.type
-        return commands.Simple(words=tuple(words), line=self._line(node))
+        return Simple(words=tuple(words))
 
-    def _list(self, node: Node) -> commands.Command:
-        links: list[tuple[str, commands.Command]] = []
-        first = node
-        while first.type == "list":  # && and || bind from the left
-            left, joint, right = (child for child in first.children if child.type != "comment")
-            links.append((joint.type, self._command(right)))
-            first = left
-        return commands.Chain(links=(("", self._command(first)), *reversed(links)), line=self._line(node))
-
-    def _group(self, node: Node) -> commands.Command:
-        if node.children[0].type == "((":
-            return self._compute(node, node.children[0].end_byte, node.children[-1].start_byte)
-        apart = node.type in ("pipeline", "subshell")
-        return commands.Block(body=self.body(node.named_children), line=self._line(node), apart=apart)
-
-    def _if(self, node: Node) -> commands.Command:
-        branches = []
-        for part in (node, *(child for child in node.children if child.type in ("elif_clause", "else_clause"))):
-            test: list[Node] = []
-            body = test if part.type != "else_clause" else []
-            for child in part.children:
-                if child.type == "then":
-                    body = []
-                elif child.is_named and child.type not in ("elif_clause", "else_clause"):
-                    body.append(child)
-            branches.append((self.body(test), self.body(body)))
-        return commands.If(branches=tuple(branches), line=self._line(node))
-
-    def _compute(self, node: Node, start: int, end: int) -> commands.Arithmetic:
-        """The expression between two places of a node."""
+    def arithmetic(self, node: Node, start: int = -1, end: int = -1) -> Part:
+        """Return the expression of `(( ))`, or that between two places of a node."""
+        if start < 0:
+            start, end = node.children[0].end_byte, node.children[-1].start_byte
         line = self.source.line(start)
-        word = commands.Word(parts=tuple(self._between(node, start, end, quoted=True)), line=line)
-        text = self.text[start:end]
-        return commands.Arithmetic(
-            part=commands.Part(kind="arithmetic", text=text, quoted=True, line=line, rest=word), line=line
-        )
+        word = Word(parts=tuple(self._between(node, start, end, quoted=True)), line=line)
+        return Part(kind="arithmetic", text=self.text[start:end], quoted=True, line=line, rest=word)
 
-    def _while(self, node: Node) -> commands.Command:
-        body = node.child_by_field_name("body")
-        tests = (child for child in node.children_by_field_name("condition") if child.is_named)
-        return commands.While(
-            test=self.body(tests),
-            body=() if body is None else self.body(body.named_children),
-            until=node.children[0].type == "until",
-            line=self._line(node),
-        )
+    def c_style(self, node: Node) -> list[Part]:
+        """Return FIRST, TEST and NEXT of for (( FIRST; TEST; NEXT ))."""
+        opening, closing = (next(child for child in node.children if child.type == sign) for sign in ("((", "))"))
+        inside = [child for child in node.children if opening.end_byte <= child.start_byte < closing.start_byte]
+        ends = [place for child in inside if child.type == ";" for place in (child.start_byte, child.end_byte)]
+        if len(ends) != 4:
+            raise self.unreadable(node)
+        places = [opening.end_byte, *ends, closing.start_byte]
+        return [self.arithmetic(node, *places[at : at + 2]) for at in (0, 2, 4)]
 
-    def _c_style_for(self, node: Node) -> commands.Command:
-        """for (( FIRST; TEST; NEXT )) as FIRST and a while loop whose body ends in NEXT; `set -e` ends at neither."""
-        body = node.child_by_field_name("body")
-        opening = next(child for child in node.children if child.type == "((")
-        closing = next(child for child in node.children if child.type == "))")
-        inside = (child for child in node.children if opening.end_byte <= child.start_byte < closing.start_byte)
-        signs = [child for child in inside if child.type == ";"]
-        if len(signs) != 2:
-            raise _unreadable(self.source, node)
-        between = (place for sign in signs for place in (sign.start_byte, sign.end_byte))
-        places = [opening.end_byte, *between, closing.start_byte]
-        computed, test, last = (self._compute(node, *places[at : at + 2]) for at in (0, 2, 4))
-        first, after = (commands.Not(command=one, line=one.line) for one in (computed, last))
-        found, line = () if body is None else self.body(body.named_children), self._line(node)
-        loop = commands.While(test=(test,) if test.part.text.strip() else (), body=(*found, after), until=False, line=line)
-        return commands.Block(body=(first, loop), line=line)
+    def branches(self, node: Node) -> list[tuple[list[Node], list[Node]]]:
+        """Return (condition, body) of an if in order; the last condition is empty for else."""
+        clauses = [child for child in node.children if child.type in ("elif_clause", "else_clause")]
+        branches = []
+        for part in (node, *clauses):
+            then = next((child.start_byte for child in part.children if child.type == "then"), part.start_byte)
+            inside = [child for child in part.named_children if child.type not in ("elif_clause", "else_clause")]
+            branches.append(
+                ([one for one in inside if one.start_byte < then], [one for one in inside if one.start_byte >= then])
+            )
+        return branches
 
-    def _loop(self, node: Node) -> commands.Command:
-        name, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
-        if name is None or node.children[0].type == "select":
-            raise _unreadable(self.source, node)
-        return commands.Loop(
-            name=self.text[name.start_byte : name.end_byte],
-            words=tuple(map(self._word, node.children_by_field_name("value"))),
-            body=() if body is None else self.body(body.named_children),
-            line=self._line(node),
-        )
-
-    def _case(self, node: Node) -> commands.Command:
-        branches: list[tuple[tuple[commands.Word, ...], tuple[commands.Command, ...]]] = []
+    def choices(self, node: Node) -> list[tuple[list[Word], list[Node]]]:
+        """Return (patterns, body) of a case; behind `;&` the next body belongs to it, too."""
+        branches: list[tuple[list[Word], list[Node]]] = []
         for item in reversed([child for child in node.named_children if child.type == "case_item"]):
             values, ends = item.children_by_field_name("value"), {child.type for child in item.children}
             if ";;&" in ends:
-                raise _unreadable(self.source, node)
+                raise self.unreadable(node)
             patterns = {child.id for child in values}
-            body = self.body(child for child in item.named_children if child.id not in patterns)
+            body = [child for child in item.named_children if child.id not in patterns]
             spend(len(branches[0][1]) / 4 if branches else 0)
-            falls = branches[0][1] if ";&" in ends and branches else ()
-            branches.insert(0, (tuple(map(self._word, values)), (*body, *falls)))
-        return commands.Choice(word=self._word(node.named_children[0]), branches=tuple(branches), line=self._line(node))
+            branches.insert(0, (list(map(self.word, values)), body + (branches[0][1] if ";&" in ends and branches else [])))
+        return branches
 
-    def _function(self, node: Node) -> commands.Command:
-        name, body = node.named_children[0], self._command(node.named_children[-1])
-        inside = body.body if isinstance(body, commands.Block) and not body.apart else (body,)
-        return commands.Function(name=self.text[name.start_byte : name.end_byte], body=inside, line=self._line(node))
-
-    def _redirected(self, node: Node) -> commands.Command:
-        """A statement and its redirections, which drop out; words and commands behind them belong to it."""
-        body = node.child_by_field_name("body")
-        command: commands.Command = commands.Simple(words=(), line=self._line(node)) if body is None else self._command(body)
-        for redirect in node.children_by_field_name("redirect"):
-            command = commands.with_words(command, self._behind_redirect(redirect))
-            given = self._given(redirect) if redirect.type in _GIVES else None
-            command = commands.redirected(command, given, self._output(redirect))
-            for child in redirect.named_children:
-                if child.type == "pipeline":
-                    command = commands.Block(body=(command, *self.body(child.named_children)), line=command.line)
-            joint, right = redirect.child_by_field_name("operator"), redirect.child_by_field_name("right")
-            if joint is not None and right is not None:
-                command = commands.Chain(links=(("", command), (joint.type, self._command(right))), line=command.line)
-        return command
-
-    def _given(self, node: Node) -> commands.Word | None:
+    def _given(self, node: Node) -> Word | None:
         """What a command reads: the word of `<<< WORD`, or a here-document, whose expansions a quoted delimiter keeps."""
         if node.type == "herestring_redirect":
-            return commands.with_line_end(self._word(node.named_children[-1]))
+            word = self.word(node.named_children[-1])
+            end = Part(kind="literal", text="\n", quoted=True, line=word.line, origin=(None,))
+            return replace(word, parts=(*word.parts, end))
         body = next((child for child in node.named_children if child.type == "heredoc_body"), None)
-        kept = any(self.text[child.start_byte] in "\"'\\" for child in node.named_children if child.type == "heredoc_start")
+        quoted = any(self.text[child.start_byte] in "\"'\\" for child in node.named_children if child.type == "heredoc_start")
         if body is None:
-            return commands.Word(parts=(), line=self._line(node))
-        start = commands.start_of_body(self.text, node.start_byte, body.start_byte)
-        whole = (commands.without_brackets(self._literal(start, body.end_byte, quoted=True)),)
-        parts = whole if kept else tuple(self._between(body, start, body.end_byte, quoted=True))
-        parts = commands.without_tabs(parts) if self.text.startswith("<<-", node.start_byte) else parts
-        return commands.Word(parts=parts, line=self._line(node))
+            return Word(parts=(), line=self.line(node))
+        start = self._start_of_body(node.start_byte, body.start_byte)
+        whole = (_without_brackets(self._literal(start, body.end_byte, quoted=True)),)
+        parts = whole if quoted else tuple(self._between(body, start, body.end_byte, quoted=True))
+        parts = _without_tabs(parts) if self.text.startswith("<<-", node.start_byte) else parts
+        return Word(parts=parts, line=self.line(node))
 
-    def _output(self, node: Node) -> tuple[commands.Word, bool] | None:
+    def _output(self, node: Node) -> tuple[Word, bool] | None:
         """(file, whether it is appended to) of `> FILE` and `>> FILE`, also behind a here-document's delimiter."""
         if node.type == "file_redirect":
             signs, targets = {child.type for child in node.children}, node.children_by_field_name("destination")
             own = node.child_by_field_name("descriptor") is None and targets
-            return (self._word(targets[0]), ">>" in signs) if own and signs & {">", ">>"} else None
+            return (self.word(targets[0]), ">>" in signs) if own and signs & {">", ">>"} else None
         inner = (child for child in node.named_children if child.type == "file_redirect")
-        return next((found for child in inner if (found := self._output(child))), None)
+        return next((file for child in inner if (file := self._output(child))), None)
 
-    def _behind_redirect(self, node: Node) -> list[commands.Word]:
+    def _behind_redirect(self, node: Node) -> list[Word]:
         """Words that the grammar counts to a redirection and the shell to its command."""
         if node.type == "herestring_redirect":
             return []
         if node.type == "file_redirect":
             targets = node.children_by_field_name("destination")
             closes = any(child.type in ("<&-", ">&-") for child in node.children)
-            return [self._word(child) for child in targets[0 if closes else 1 :]]
-        words = [self._word(child) for child in node.children_by_field_name("argument")]
+            return [self.word(child) for child in targets[0 if closes else 1 :]]
+        words = [self.word(child) for child in node.children_by_field_name("argument")]
         return [
             *words,
             *(word for child in node.named_children if child.type in _REDIRECTS for word in self._behind_redirect(child)),
         ]
 
-    def _word(self, node: Node) -> commands.Word:
-        self._deeper(node)
-        word = commands.Word(parts=tuple(self._parts(node, quoted=False)), line=self._line(node))
-        self.depth -= 1
-        return word
+    def word(self, node: Node) -> Word:
+        """Return a word, taken apart once however often it is read."""
+        key = node.start_byte, node.end_byte
+        if key not in self.words:
+            self._deeper(node)
+            self.words[key] = Word(parts=tuple(self._parts(node, quoted=False)), line=self.line(node))
+            self.depth -= 1
+        return self.words[key]
 
-    def _parts(self, node: Node, *, quoted: bool) -> Iterator[commands.Part]:
+    def _deeper(self, node: Node) -> None:
+        self.depth += 1
+        spend(5)
+        if self.depth > MAX_DEPTH:
+            raise InputError(f"line {self.line(node)}: structures are nested deeper than {MAX_DEPTH}; simplify the script")
+
+    def _start_of_body(self, opened: int, start: int) -> int:
+        """Where the text of a here-document begins that is `opened` in front: the grammar drops blanks before `start`."""
+        blank = opened + len(self.text[opened:start].rstrip())
+        first = self.text.find("\n", blank, start) + 1
+        return first or self.text.rfind("\n", 0, start) + 1
+
+    def _parts(self, node: Node, *, quoted: bool) -> Iterator[Part]:
         start, end = node.start_byte, node.end_byte
         if node.type == "string":
             yield self._literal(start + 1, start + 1, quoted=True)
@@ -351,7 +312,7 @@ class _Reader:
             begin = self.text.index("'", start) + 1
             escaped = node.type == "ansi_c_string" and "\\" in self.text[begin : end - 1]
             part = self._literal(begin, end - 1, quoted=True)
-            yield commands.unescaped(part) if escaped else commands.without_brackets(part)
+            yield _unescaped(part) if escaped else _without_brackets(part)
         elif node.type == "translated_string":
             yield from self._parts(node.children[-1], quoted=True)
         elif node.type in _EXPANSIONS:
@@ -365,28 +326,28 @@ class _Reader:
             start += 1
         return start
 
-    def _expansion(self, node: Node, start: int, *, quoted: bool) -> commands.Part:
+    def _expansion(self, node: Node, start: int, *, quoted: bool) -> Part:
         line, end = self.source.line(start), node.end_byte
         text = self.text[start:end]
         if node.type == "simple_expansion":
-            return commands.Part(kind="variable", text=text[1:], quoted=quoted, line=line)
+            return Part(kind="variable", text=text[1:], quoted=quoted, line=line)
         if node.type == "arithmetic_expansion":
             inside = (start + 3, end - 2) if text.startswith("$((") else (start + 2, end - 1)
-            expression = commands.Word(parts=tuple(self._between(node, *inside, quoted=True)), line=line)
-            return commands.Part(kind="arithmetic", text=self.text[slice(*inside)], quoted=quoted, line=line, rest=expression)
+            expression = Word(parts=tuple(self._between(node, *inside, quoted=True)), line=line)
+            return Part(kind="arithmetic", text=self.text[slice(*inside)], quoted=quoted, line=line, rest=expression)
         match = _PARAMETER.match(text, 2, len(text) - 1) if node.type == "expansion" else None
         if match is None:
-            return commands.Part(kind="command", text=text, quoted=quoted, line=line)
+            return Part(kind="command", text=text, quoted=quoted, line=line)
         self._deeper(node)
-        rest: commands.Word | None = None
+        rest: Word | None = None
         if match[4]:
-            rest = commands.Word(parts=tuple(self._between(node, start + match.end(), end - 1, quoted=False)), line=line)
+            rest = Word(parts=tuple(self._between(node, start + match.end(), end - 1, quoted=False)), line=line)
         self.depth -= 1
         prefix = {"#": "length", "!": "indirect"}.get(match[1] or "", "")
         operator = prefix + (match[3] or "") + (match[4] or "")
-        return commands.Part(kind="variable", text=match[2], quoted=quoted, line=line, operator=operator, rest=rest)
+        return Part(kind="variable", text=match[2], quoted=quoted, line=line, operator=operator, rest=rest)
 
-    def _between(self, node: Node, start: int, end: int, *, quoted: bool) -> Iterator[commands.Part]:
+    def _between(self, node: Node, start: int, end: int, *, quoted: bool) -> Iterator[Part]:
         """Parts of a stretch of a node: its expansions and quotes, and the characters between them."""
         waiting = node.children[::-1]
         while waiting:
@@ -400,38 +361,53 @@ class _Reader:
                 start = child.end_byte
         yield from self._characters(start, end, quoted=quoted)
 
-    def _characters(self, start: int, end: int, *, quoted: bool) -> Iterator[commands.Part]:
+    def _characters(self, start: int, end: int, *, quoted: bool) -> Iterator[Part]:
         """Literal text, with its escapes; without quotes also what the grammar leaves whole: patterns."""
         for match in (_IN_QUOTES if quoted else _PLAIN).finditer(self.text, start, end):
             kind = match.lastgroup
             if kind is None:
                 yield self._literal(*match.span(), quoted=quoted)
             elif kind in ("name", "braced"):
-                yield commands.Part(kind="variable", text=match[kind], quoted=quoted, line=self.source.line(match.start()))
+                yield Part(kind="variable", text=match[kind], quoted=quoted, line=self.source.line(match.start()))
             elif match[kind] != "\n" or kind != "escaped":
                 yield self._literal(*match.span(kind), quoted=True)
 
-    def _literal(self, start: int, end: int, *, quoted: bool) -> commands.Part:
+    def _literal(self, start: int, end: int, *, quoted: bool) -> Part:
         origin = tuple(self.source.origin[start:end])
-        return commands.Part(
-            kind="literal", text=self.text[start:end], quoted=quoted, line=self.source.line(start), origin=origin
-        )
+        return Part(kind="literal", text=self.text[start:end], quoted=quoted, line=self.source.line(start), origin=origin)
 
 
-_COMMANDS: dict[str, Callable[[_Reader, Node], commands.Command]] = {
-    **dict.fromkeys(("command", "variable_assignments", "declaration_command", "unset_command"), _Reader._simple),
-    **dict.fromkeys(("pipeline", "subshell", "compound_statement"), _Reader._group),
-    "for_statement": _Reader._loop,
-    "c_style_for_statement": _Reader._c_style_for,
-    "while_statement": _Reader._while,
-    "variable_assignment": lambda reader, node: commands.Simple(words=tuple(reader._assignment(node)), line=reader._line(node)),
-    "test_command": _Reader._test,
-    "negated_command": lambda reader, node: commands.Not(
-        command=reader._command(node.named_children[-1]), line=reader._line(node)
-    ),
-    "list": _Reader._list,
-    "if_statement": _Reader._if,
-    "case_statement": _Reader._case,
-    "function_definition": _Reader._function,
-    "redirected_statement": _Reader._redirected,
-}
+def _without_tabs(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """`<<-`: the tabs that lines begin with drop out."""
+    rows, behind_line_end = [], True
+    for part in parts:
+        if part.kind != "literal":
+            rows.append(part)
+            behind_line_end = False
+            continue
+        start = "" if behind_line_end else "(?<=\n)"
+        tabs = {at for match in re.finditer(rf"(?:^{start}|(?<=\n))\t+", part.text) for at in range(*match.span())}
+        left = [at for at in range(len(part.text)) if at not in tabs]
+        behind_line_end = part.text.endswith("\n") or (behind_line_end and not left)
+        rows.append(replace(part, text="".join(part.text[at] for at in left), origin=tuple(part.origin[at] for at in left)))
+    return tuple(rows)
+
+
+def _without_brackets(part: Part) -> Part:
+    """Text without expansions, and without the brackets that `parse` put around names; unknown where these are not told from
+    others."""
+    signs = list(zip(part.text, part.origin, strict=True))
+    if "${" not in part.text or None not in part.origin:
+        return part
+    if all(place is None for place in part.origin) or any(place is None and sign not in "${}" for sign, place in signs):
+        return replace(part, kind="command", origin=())
+    left = [(sign, place) for sign, place in signs if place is not None or sign == "$"]
+    return replace(part, text="".join(sign for sign, _ in left), origin=tuple(place for _, place in left))
+
+
+def _unescaped(part: Part) -> Part:
+    """$'...' with its escapes; unknown where there are others than \\n, \\t and signs."""
+    if re.fullmatch(r"(?:[^\\]|\\[nt\\'\"])*", part.text, re.DOTALL) is None:
+        return replace(part, kind="command", origin=())
+    text = re.sub(r"\\(.)", lambda match: _ESCAPED[match[1]], part.text)
+    return replace(part, text=text, origin=(None,) * len(text))

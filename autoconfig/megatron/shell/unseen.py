@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoconfig.megatron.shell.commands import Assignment, Piece, Value, Word, reason_of, text_of
+from autoconfig.megatron.shell.commands import Assignment, Held, Value, Word, is_name, reason_of, text_of, unknown
 from autoconfig.megatron.shell.values import Variables
 from autoconfig.planning.work import spend
 
@@ -22,8 +22,9 @@ _SHELL_FILES = re.compile(
     r"set_env\.sh|setup-env\.sh)"
 )
 """Files that set up a shell: Python's and conda's environments, modules, oneAPI, CANN, spack."""
-_ENDLESS = re.compile(r"<\(|/dev/(?:stdin|fd/)")
+_ENDLESS = ("<(", "/dev/stdin", "/dev/fd/")
 _TAKES_A_VALUE = {"read": "-[a-z]*[dinNptu]", "mapfile": "-[a-zA-Z]*[cCdnOsu]", "readarray": "-[a-zA-Z]*[cCdnOsu]"}
+_SETS = frozenset({*_TAKES_A_VALUE, "unset", "export", "declare", "local", "readonly", "typeset"})
 _PATH = re.compile(r"[~./]|\w+://|\$\{?\w+\}?/")
 
 
@@ -33,7 +34,7 @@ class Sourced:
 
     line: int
     name: str
-    before: Mapping[str, Value | list[Value]]
+    before: Mapping[str, Held]
     """What the variables held in front of it."""
     asked: int
     """How many names without a value had been asked for by then."""
@@ -46,8 +47,8 @@ def anything(variables: Variables, what: Iterable[Value], line: int) -> None:
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
     variables.unseen = f"line {line}, which runs text that is not known ({shown})"
     for name in list(variables.values):
-        if re.fullmatch(r"[A-Za-z_]\w*", name) and not name.startswith(HIDDEN):
-            variables.set(name, (Piece(text=f"${name}", unknown=_may_be_set(name, variables.unseen)),))
+        if is_name(name) and not name.startswith(HIDDEN):
+            variables.set(name, unknown(f"${name}", _may_be_set(name, variables.unseen)))
 
 
 def _may_be_set(name: str, by: str) -> str:
@@ -60,7 +61,7 @@ NOT_READ = "is a file of its own and is not read"
 def sourced(variables: Variables, fields: Sequence[Value], line: int) -> str:
     """`source FILE`: what is said of it. The output of a command that is sourced may set anything."""
     name = text_of(fields[1])
-    if _TOOLS.match(name) is None and _ENDLESS.match(name):
+    if _TOOLS.match(name) is None and name.startswith(_ENDLESS):
         anything(variables, fields, line)
     elif _TOOLS.match(name) is None and not _SHELL_FILES.fullmatch(name):
         spend(len(variables.values) / 4)
@@ -73,29 +74,29 @@ def may_differ(variables: Variables, text: str, *, functions: bool) -> list[str]
     """Of each sourced file, which variables it may set and the script reads behind it as if it did not: those that the script
     assigned in front of it and not again, and those that it does not assign at all. `functions`: the script has some, whose
     lines may run behind it wherever they stand."""
-    found = []
+    remarks = []
     for one in variables.sourced:
         spend(len(text) / 8 + 2 * len(one.before))
         behind = text if functions else "\n".join(text.split("\n")[one.line :])
         used = set(re.findall(r"\$\{?#?([A-Za-z_]\w*)", behind))
-        kept = [name for name, value in one.before.items() if name in used and _same(variables.values.get(name), value)]
-        names = [name for name in kept if name not in variables.fixed and not _is_path(one.before[name])]
+        same = [name for name, value in one.before.items() if name in used and _same(variables.values.get(name), value)]
+        names = [name for name in same if name not in variables.fixed and not _is_path(one.before[name])]
         names += [name for name in variables.asked[one.asked :] if name not in variables.fixed]
-        names = list(dict.fromkeys(name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name)))
+        names = list(dict.fromkeys(name for name in names if is_name(name)))
         if names:
             more = f" and {len(names) - MAX_NAMED} others" if len(names) > MAX_NAMED else ""
-            found.append(
+            remarks.append(
                 f"line {one.line}: {', '.join(f'${name}' for name in names[:MAX_NAMED])}{more} may be set by {one.name}, and "
                 "hold anything then: read as the script alone has it (--set NAME=VALUE)"
             )
-    return found
+    return remarks
 
 
-def _same(now: Value | list[Value] | None, before: Value | list[Value]) -> bool:
+def _same(now: Held | None, before: Held) -> bool:
     return now == before or (isinstance(now, list) and isinstance(before, list) and now[: len(before)] == before)
 
 
-def _is_path(value: Value | list[Value]) -> bool:
+def _is_path(value: Held) -> bool:
     return isinstance(value, tuple) and _PATH.match(text_of(value)) is not None
 
 
@@ -104,10 +105,13 @@ def sets_unknown_names(name: str, fields: Sequence[Value]) -> bool:
     words = list(fields[1:])
     if name == "printf":
         return text_of(fields[1]) == "-v" and len(words) > 1 and _hidden(words[1]) if words else False
+    if name not in _SETS:
+        return False
     option = _TAKES_A_VALUE.get(name)
     if option is not None:
         words = [word for at, word in enumerate(words) if not (at and re.fullmatch(option, text_of(words[at - 1])))]
-    return any(_hidden(word) and not re.match(r"[A-Za-z_]\w*(?:=|$)|-", text_of(word)) for word in words)
+    texts = [text_of(word) for word in words if _hidden(word)]
+    return any(not is_name(text.partition("=")[0]) and text[:1] != "-" for text in texts)
 
 
 def runs_unseen(words: Sequence[Word | Assignment], fields: Sequence[Value]) -> bool:

@@ -16,11 +16,13 @@ MAX_PER_NODE = 16
 """GPUs of one node, of which a launcher starts the processes, at most."""
 _PER_NODE = re.compile(r"PER_?NODE|NPROC|LOCAL", re.IGNORECASE)
 _NODES = re.compile(r"(?i:NODE|WORLD|HOST)|-N$")
-_OPTION = re.compile(
-    r"(?<![\w-])(--nnodes|--num[-_]nodes|--nodes|--ntasks|--np|-np|-n|-N)(?:=|\s++)[\"']?([1-9][0-9]{0,6})[\"']?(?![\w.])",
-    re.MULTILINE,
-)
+_VALUE = r"[\"']?([1-9][0-9]{0,6})[\"']?"
+_NAME = r"(?:^|(?<=[;\s]))([A-Za-z_]\w*)="
+_ASSIGNED = re.compile(rf"{_NAME}{_VALUE}(?=[\s;&]|$)", re.MULTILINE)
 _DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):?[-=]([1-9][0-9]{0,6})\}")
+_OPTION = re.compile(
+    rf"(?<![\w-])(--nnodes|--num[-_]nodes|--nodes|--ntasks|--np|-np|-n|-N)(?:=|\s++){_VALUE}(?![\w.])", re.MULTILINE
+)
 _SBATCH = re.compile(r"^#SBATCH[ \t]+(--nodes|--ntasks|-N|-n)(?:=|[ \t]*)([1-9][0-9]{0,6})(?![\w:-])", re.MULTILINE)
 
 
@@ -52,28 +54,21 @@ class _Count:
 def _numbers(text: str, variables: Mapping[str, str], settings: Mapping[str, str]) -> Iterator[_Count]:
     """Variables that are assigned once, as `NAME=VALUE`, or have one default, as `${NAME:-VALUE}`; options of launchers and of
     Slurm."""
-    for name, value in variables.items():
-        spend(len(text) / 20)
-        start = rf"(?:^|(?<=[;\s])){re.escape(name)}="
-        single = name not in settings and len(re.findall(start, text, re.MULTILINE)) == 1
-        found = re.search(rf"{start}[\"']?([1-9][0-9]{{0,6}})[\"']?(?=[\s;&]|$)", text, re.MULTILINE) if single else None
-        if found is not None and found[1] == value:
-            yield _Count(name=name, value=int(value), start=found.start(1), end=found.end(1))
+    spend(len(text) / 2)
+    times = Counter(re.findall(_NAME, text, re.MULTILINE))
+    for match in _ASSIGNED.finditer(text):
+        if times[match[1]] == 1 and match[1] not in settings and variables.get(match[1]) == match[2]:
+            yield _number(match)
     defaults = list(_DEFAULT.finditer(text))
-    names = Counter(match[1] for match in defaults)
-    yield from (_number(match) for match in defaults if names[match[1]] == 1 and match[1] not in settings)
-    yield from map(_number, _options(text))
-    yield from _scheduled(text)
-
-
-def _options(text: str) -> Iterator[re.Match[str]]:
-    """The first option of every line that is no comment."""
+    times = Counter(match[1] for match in defaults)
+    yield from (_number(match) for match in defaults if times[match[1]] == 1 and match[1] not in settings)
     start = 0
-    for line in text.splitlines(keepends=True):
-        found = None if line.lstrip().startswith("#") else _OPTION.search(text, start, start + len(line))
+    for line in text.splitlines(keepends=True):  # the first option of every line that is no comment
+        option = None if line.lstrip().startswith("#") else _OPTION.search(text, start, start + len(line))
         start += len(line)
-        if found is not None:
-            yield found
+        if option is not None:
+            yield _number(option)
+    yield from _scheduled(text)
 
 
 def _scheduled(text: str) -> list[_Count]:
@@ -107,7 +102,7 @@ def resized(text: str, script: Script, gpus: int, program: Program, settings: Ma
         except InputError:
             continue
         if again.num_gpus == gpus:
-            found = [edits[start] for start in sorted(edits)]
-            changes = tuple((one.name, str(one.value), str(one.value * gpus // had)) for one in found)
+            changed_numbers = [edits[start] for start in sorted(edits)]
+            changes = tuple((one.name, str(one.value), str(one.value * gpus // had)) for one in changed_numbers)
             return Resized(text=changed, script=again, changes=changes)
     return None
