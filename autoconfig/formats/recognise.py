@@ -86,7 +86,7 @@ def _marks() -> tuple[Mark, ...]:
 
 @cache
 def _own_marks() -> tuple[Mark, ...]:
-    """Return those that stand in the tables of formats."""
+    """Return those that stand in the tables of formats, which are asked first."""
     rows = ((name, row) for name, one in MAPPED.items() for row in one.table.more.get("marks", ()))
     return tuple(_mark({"format": name, **row}) for name, row in rows)
 
@@ -169,9 +169,7 @@ def _of_mapping(values: Any, syntax: str) -> tuple[str, Any]:
         what = "file" if syntax == "json" else syntax.upper()
         raise InputError(f"this {what} holds no mapping; give a launch script or a trainer's configuration")
     keys = {str(key).replace("-", "_") for key in values}
-    mark = next((mark for mark in _marks() if mark.is_on(values, keys, syntax)), None)
-    if mark is None or mark.unknown:
-        mark = next((own for own in _own_marks() if own.is_on(values, keys, syntax)), mark)
+    mark = next((mark for mark in (*_own_marks(), *_marks()) if mark.is_on(values, keys, syntax)), None)
     if mark is None:
         raise UnknownFormat(
             f"no configuration that is known has the keys {', '.join(sorted(keys)[:8])}; docs/check.md lists the formats"
