@@ -1,5 +1,5 @@
-"""A new launcher's format is one table: picotron's config.json (huggingface/picotron, template/base_config.json) is read, refused,
-remarked and written without code of its own."""
+"""A new launcher's format is one table: picotron's config.json (huggingface/picotron, template/base_config.json) is read,
+refused, remarked and written without code of its own."""
 
 import json
 import tomllib
