@@ -16,6 +16,7 @@ from autoconfig.evidence.grammar import number as number_of
 from autoconfig.evidence.kernels import part_of
 from autoconfig.evidence.records import (
     MOST_TEXT,
+    ClockSample,
     EngineLine,
     Interlude,
     KernelRow,
@@ -71,8 +72,31 @@ class Read:
     def add(self, kind: str, *records: Any) -> None:
         self.records.setdefault(kind, []).extend(records)
 
-    def origin(self, number: int, line: str) -> Origin:
-        return Origin(file=self.name, line=number, text=line.strip()[:MOST_TEXT])
+    def is_new(self, kind: str, value: str) -> bool:
+        """Whether a value is seen for the first time, which is noted."""
+        new = (kind, value) not in self.seen
+        self.seen.add((kind, value))
+        return new
+
+
+@dataclass(kw_only=True)
+class _Line:
+    """A line, or one of several matches in it, as a format reads it."""
+
+    row: Format
+    origin: Origin
+    text: str
+    match: re.Match[str]
+    rest: str
+    """Behind the match, up to the next."""
+    values: dict[str, Any] = field(default_factory=dict)
+    """By field of the record; empty of records that read the rest of the line themselves."""
+    others: dict[str, float] = field(default_factory=dict)
+    """Other figures in their own words."""
+
+    @property
+    def rank(self) -> int | None:
+        return rank_of(self.text)
 
 
 def read_lines(name: str, chunks: Iterable[bytes]) -> Read:
@@ -106,16 +130,15 @@ def _read_line(read: Read, row: Format, number: int, line: str) -> bool:
         return False
     matches = list(row.pattern.finditer(line)) if row.pairs else [m for m in [row.pattern.search(line)] if m]
     ends = [*(match.start() for match in matches[1:]), len(line)][: len(matches)]
-    done = False
+    origin, done = Origin(file=read.name, line=number, text=line.strip()[:MOST_TEXT]), False
     for match, end in zip(matches, ends, strict=True):
-        rest = line[match.end() : end]
+        part = _Line(row=row, origin=origin, text=line, match=match, rest=line[match.end() : end])
         if row.record in _BY_TEXT or (row.record == "timers" and row.pairs):
-            done |= bool(build(read, row, {"match": match, "rest": rest}, {}, number, line))
+            done |= build(read, part)
             continue
-        found, others, known = fields_of(row, match, rest)
-        if row.needs and not known:
-            continue
-        done |= bool(build(read, row, found, others, number, line))
+        part.values, part.others, known = fields_of(row, match, part.rest)
+        if not row.needs or known:
+            done |= build(read, part)
     return done
 
 
@@ -125,19 +148,20 @@ def rank_of(line: str) -> int | None:
     return next((int(match[1]) for pattern in grammar().ranks if (match := pattern.search(head))), None)
 
 
-def _step(read: Read, row: Format, found: dict[str, Any], others: dict[str, float], number: int, line: str) -> bool:
-    per_second = found.pop("per_second", None)
+def _step(read: Read, line: _Line) -> bool:
+    values = line.values
+    per_second = values.pop("per_second", None)
     if per_second:
-        found["seconds"] = 1.0 / per_second
-    if (mean := found.pop("mean_samples_per_s", None)) is not None:
-        others["RunningAvgSamplesPerSec"] = mean
-    if not 0 < found.get("seconds", 1.0) < LONGEST_STEP_S:
+        values["seconds"] = 1.0 / per_second
+    if (mean := values.pop("mean_samples_per_s", None)) is not None:
+        line.others["RunningAvgSamplesPerSec"] = mean
+    if not 0 < values.get("seconds", 1.0) < LONGEST_STEP_S:
         return False
-    if not found.keys() & _MEASURES:
+    if not values.keys() & _MEASURES:
         return False
-    read.step = found.get("step", read.step)
-    found.setdefault("rank", rank_of(line))
-    read.add("steps", StepLine(origin=read.origin(number, line), format=row.name, fields=others, **found))
+    read.step = values.get("step", read.step)
+    values.setdefault("rank", line.rank)
+    read.add("steps", StepLine(origin=line.origin, format=line.row.name, fields=line.others, **values))
     return True
 
 
@@ -149,26 +173,23 @@ _MEASURES = frozenset(
 """A line of a step that holds none of these measures nothing."""
 
 
-def _timers(read: Read, row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
-    origin = read.origin(number, line)
-    if row.pairs:
-        values = ((key, number_of(text)) for key, text in pairs_of(row.pairs, found["rest"]))
+def _timers(read: Read, line: _Line) -> bool:
+    if line.row.pairs:
+        pairs = ((key, number_of(text)) for key, text in pairs_of(line.row.pairs, line.rest))
         records = [
-            timers.timer(key, value * 1e-3, value * 1e-3, origin, read.step, leveled=False)
-            for key, value in values
+            timers.timer(key, value * 1e-3, value * 1e-3, line.origin, read.step, leveled=False)
+            for key, value in pairs
             if value is not None
         ]
     else:
-        low, high = (found.get(key, found.get("only")) for key in ("seconds_min", "seconds_max"))
-        records = [] if low is None or high is None else [timers.timer(found["name"], low, high, origin, read.step)]
+        low, high = (line.values.get(key, line.values.get("only")) for key in ("seconds_min", "seconds_max"))
+        records = [] if low is None or high is None else [timers.timer(line.values["name"], low, high, line.origin, read.step)]
     read.add("timers", *records)
     return bool(records)
 
 
-def _memory(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
-    found.setdefault("rank", rank_of(line))
-    found.setdefault("step", read.step)
-    read.add("memory", MemoryLine(origin=read.origin(number, line), **found))
+def _memory(read: Read, line: _Line) -> bool:
+    read.add("memory", MemoryLine(origin=line.origin, **{"rank": line.rank, "step": read.step, **line.values}))
     return True
 
 
@@ -176,43 +197,37 @@ HOST_OF_LINE = re.compile(r"(?<![\w.:-])([A-Za-z][\w.-]{0,100}):\d{1,9}:\d{1,9} 
 """Of a line of NCCL's log: host:process:thread [GPU]."""
 
 
-def _link(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
-    found["value"] = found.get("value", "").strip(" .")
-    once = (found["kind"], found["value"])
-    if found["kind"] == "bandwidth" or once not in read.seen:
-        read.seen.add(once)
-        read.add("links", LinkFact(origin=read.origin(number, line), rank=rank_of(line), **found))
-    host = HOST_OF_LINE.search(line)
-    if host is not None and (whose := ("host", host[1])) not in read.seen:
-        read.seen.add(whose)
-        read.add("hosts", LogHost(origin=read.origin(number, line), name=host[1]))
+def _link(read: Read, line: _Line) -> bool:
+    kind, value = line.values["kind"], line.values.get("value", "").strip(" .")
+    if read.is_new(kind, value) or kind == "bandwidth":
+        read.add("links", LinkFact(origin=line.origin, rank=line.rank, **(line.values | {"value": value})))
+    host = HOST_OF_LINE.search(line.text)
+    if host is not None and read.is_new("host", host[1]):
+        read.add("hosts", LogHost(origin=line.origin, name=host[1]))
     return True
 
 
-def _variable(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
-    once = (found["name"], found.setdefault("value", "").rstrip("."))
-    if once not in read.seen:
-        read.seen.add(once)
-        read.add("variables", Variable(origin=read.origin(number, line), name=once[0], value=once[1]))
+def _variable(read: Read, line: _Line) -> bool:
+    name, value = line.values["name"], line.values.get("value", "").rstrip(".")
+    if read.is_new(name, value):
+        read.add("variables", Variable(origin=line.origin, name=name, value=value))
     return True
 
 
-def _between(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
-    read.add("interludes", Interlude(origin=read.origin(number, line), **found))
+def _between(read: Read, line: _Line) -> bool:
+    read.add("interludes", Interlude(origin=line.origin, **line.values))
     return True
 
 
-def _vocabulary(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], _number: int, _line: str) -> bool:
-    read.vocabulary = int(found["value"])
+def _vocabulary(read: Read, line: _Line) -> bool:
+    read.vocabulary = int(line.values["value"])
     return True
 
 
-def _training(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
+def _training(read: Read, line: _Line) -> bool:
     """Note what is trained; the line itself is left to the formats behind, as it may measure something."""
-    once = ("training", found["kind"])
-    if once not in read.seen and found.get("share", 0.0) < MOST_ADAPTERS:
-        read.seen.add(once)
-        read.add("trainings", TrainingSign(origin=read.origin(number, line), kind=found["kind"]))
+    if line.values.get("share", 0.0) < MOST_ADAPTERS and read.is_new("training", line.values["kind"]):
+        read.add("trainings", TrainingSign(origin=line.origin, kind=line.values["kind"]))
     return False
 
 
@@ -220,44 +235,46 @@ MOST_ADAPTERS = 50.0
 """Percent of the parameters that adapters are at most."""
 
 
-def _start(read: Read, _row: Format, _found: dict[str, Any], _others: dict[str, float], number: int, _line: str) -> bool:
-    read.starts.append(number)
+def _start(read: Read, line: _Line) -> bool:
+    read.starts.append(line.origin.line or 0)
     return True
 
 
-def _warned(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
-    same = next((one for one in read.records.get("warnings", []) if one.kind == found["kind"]), None)
+def _warned(read: Read, line: _Line) -> bool:
+    same = next((one for one in read.records.get("warnings", []) if one.kind == line.values["kind"]), None)
     if same is None:
-        read.add("warnings", Warned(origin=read.origin(number, line), **({"count": 1} | found)))
+        read.add("warnings", Warned(origin=line.origin, **({"count": 1} | line.values)))
         return True
-    count = max(found.get("count", 0), (same.count or 0) + ("count" not in found))
+    count = max(line.values.get("count", 0), (same.count or 0) + ("count" not in line.values))
     if count > (same.count or 0):
         warnings = read.records["warnings"]
-        warnings[warnings.index(same)] = replace(same, count=count, origin=read.origin(number, line))
+        warnings[warnings.index(same)] = replace(same, count=count, origin=line.origin)
     return True
 
 
-def _frame(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
-    read.add("stacks", StackSample(origin=read.origin(number, line), frames=(found["name"],), seconds=found["seconds"]))
+def _frame(read: Read, line: _Line) -> bool:
+    read.add("stacks", StackSample(origin=line.origin, frames=(line.values["name"],), seconds=line.values["seconds"]))
     return True
 
 
-def _clock(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
-    sample = side_logs.sample(found, read.origin(number, line))
+def _clock(read: Read, line: _Line) -> bool:
+    return _add_sample(read, side_logs.sample(line.values, line.origin))
+
+
+def _add_sample(read: Read, sample: ClockSample | None) -> bool:
     if sample is not None:
         read.add("clocks", sample)
     return sample is not None
 
 
-def _slowest(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
+def _slowest(read: Read, line: _Line) -> bool:
     extremes: dict[str, dict[str, tuple[float, int]]] = {}
-    for which, name, value, rank in _EXTREME.findall(found["rest"]):
+    for which, name, value, rank in _EXTREME.findall(line.rest):
         if name in _STRAGGLER:
             extremes.setdefault(name, {})[which] = (float(value) * _STRAGGLER[name][1], int(rank))
-    origin = read.origin(number, line)
     both = [
         SlowestRank(
-            origin=origin,
+            origin=line.origin,
             figure=_STRAGGLER[name][0],
             least=of["Mn"][0],
             least_rank=of["Mn"][1],
@@ -274,57 +291,50 @@ def _slowest(read: Read, _row: Format, found: dict[str, Any], _others: dict[str,
     return bool(both)
 
 
-def _phases(read: Read, row: Format, found: dict[str, Any], others: dict[str, float], number: int, line: str) -> bool:
-    match, rest = found["match"], found["rest"]
-    origin = read.origin(number, line)
-    records = phases.of_line(rest, int(match["step"]), origin)
+def _phases(read: Read, line: _Line) -> bool:
+    records = phases.of_line(line.rest, int(line.match["step"]), line.origin)
     read.add("phases", *records)
-    step, others, _ = fields_of(row, match, rest)
-    return _step(read, row, step, others, number, line) or bool(records)
+    line.values, line.others, _ = fields_of(line.row, line.match, line.rest)
+    return _step(read, line) or bool(records)
 
 
-def _engine(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
-    found["waiting"] = found.pop("pending", found.get("waiting"))
-    found["preempted"] = found.pop("swapped", found.get("preempted"))
-    read.add("engines", EngineLine(origin=read.origin(number, line), **found))
+def _engine(read: Read, line: _Line) -> bool:
+    values = line.values
+    values["waiting"] = values.pop("pending", values.get("waiting"))
+    values["preempted"] = values.pop("swapped", values.get("preempted"))
+    read.add("engines", EngineLine(origin=line.origin, **values))
     return True
 
 
-def _kernel(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
-    name = found["name"]
-    seconds, unit = found.get("seconds", found.get("old_seconds", 0.0)), found.get("unit", found.get("old_unit", "s"))
-    part = "" if name.startswith(("aten::", "autograd::", "Optimizer.", "ProfilerStep", "nccl:")) else part_of(name)
-    read.add(
-        "kernels",
-        KernelRow(
-            origin=read.origin(number, line),
-            name=name,
-            seconds=seconds * _SECONDS[unit],
-            share=found.get("share", found.get("old_share", 0.0)),
-            calls=found["calls"],
-            host_share=found.get("host_share", 0.0),
-            host_total_share=found.get("host_total_share", 0.0),
-            part=part,
-        ),
+def _kernel(read: Read, line: _Line) -> bool:
+    values, name = line.values, line.values["name"]
+    seconds, unit = values.get("seconds", values.get("old_seconds", 0.0)), values.get("unit", values.get("old_unit", "s"))
+    row = KernelRow(
+        origin=line.origin,
+        name=name,
+        seconds=seconds * _SECONDS[unit],
+        share=values.get("share", values.get("old_share", 0.0)),
+        calls=values["calls"],
+        host_share=values.get("host_share", 0.0),
+        host_total_share=values.get("host_total_share", 0.0),
+        part="" if name.startswith(("aten::", "autograd::", "Optimizer.", "ProfilerStep", "nccl:")) else part_of(name),
     )
+    read.add("kernels", row)
     return True
 
 
-def _figure(read: Read, row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
+def _figure(read: Read, line: _Line) -> bool:
     """A line that is one figure, by its name or, where it has none, by its unit."""
-    key, text, unit = ((found.get(name) or "").strip() for name in ("key", "number", "unit"))
+    key, text, unit = ((line.values.get(name) or "").strip() for name in ("key", "number", "unit"))
     if key in grammar().keys["clock_columns"]:
-        sample = side_logs.from_columns({key: text}, read.origin(number, line))
-        if sample is not None:
-            read.add("clocks", sample)
-        return sample is not None
+        return _add_sample(read, side_logs.from_columns({key: text}, line.origin))
     names = [key.lower()] + ([unit.lower()] if key.lower() in _UNNAMED else [])
     how = next((grammar().figures[name] for name in names if name in grammar().figures), None)
     if how is None or text == "Active":
         return False
     kind, *entry = how
     values = _in_base_units(entry, key, text, unit)
-    return values is not None and _FIGURES[kind](read, row, values, {}, number, line)
+    return values is not None and _FIGURES[kind](read, replace(line, values=values, others={}))
 
 
 def _in_base_units(entry: list[Any], key: str, text: str, unit: str) -> dict[str, Any] | None:
@@ -344,7 +354,7 @@ _FIGURES = {"clock": _clock, "memory": _memory, "step": _step}
 
 _UNNAMED = ("", "throughput", "speed")
 """Names of figures that their unit says more of."""
-_BUILD: dict[str, Callable[[Read, Format, dict[str, Any], dict[str, float], int, str], bool]] = {
+_BUILD: dict[str, Callable[[Read, _Line], bool]] = {
     "step": _step,
     "timers": _timers,
     "memory": _memory,
