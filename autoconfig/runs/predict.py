@@ -28,8 +28,8 @@ from autoconfig.planning.request_fields import VARIANT
 from autoconfig.planning.resolve import field_names
 from autoconfig.runs.cells import columns_never_read, read_flag
 from autoconfig.runs.encoder_row import is_encoder_table, training_row_of
-from autoconfig.runs.predicted import FAILED, distinct_rows
-from autoconfig.runs.table import CONFIG, CellError, Row, TableKind, cell, columns_of, number_text, unread_columns
+from autoconfig.runs.predicted import FAILED, cells_of, distinct_rows
+from autoconfig.runs.table import CONFIG, CellError, Row, TableKind, cell, columns_of, unread_columns
 from autoconfig.runs.training_row import Case, read_case, read_partial
 from autoconfig.specs.errors import GIB, AutoconfigError, InputError
 from autoconfig.specs.plan import TrainPlan
@@ -66,21 +66,7 @@ class Prediction:
     note: str = ""
 
     def cells(self) -> dict[str, str]:
-        band = self.confidence
-        numbers = {
-            "pred_step_s": self.step_seconds,
-            "pred_step_s_p5": band.step_seconds_p5 if band else None,
-            "pred_step_s_p95": band.step_seconds_p95 if band else None,
-            "pred_tokens_per_s_per_gpu": self.tokens_per_second_per_gpu,
-            "pred_tflops_per_gpu": self.tflops_per_gpu,
-            "pred_mfu": self.mfu,
-            "pred_peak_mem_gib": self.peak_gib,
-            "pred_mem_after_step_gib": self.after_step_gib,
-            "pred_fits": self.fits,
-            "pred_fit_probability": band.fit_probability if band else None,
-        }
-        texts = {name: number_text(value) for name, value in numbers.items()}
-        return {"id": self.id, **texts, "pred_confidence": band.level if band else "", "pred_note": self.note}
+        return cells_of(self, "training")
 
 
 COLUMNS = tuple(Prediction(id="").cells())

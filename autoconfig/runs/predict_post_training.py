@@ -15,8 +15,8 @@ from autoconfig.post_training.memory import phase_memory
 from autoconfig.post_training.phases import REST
 from autoconfig.post_training.price import StepEstimate, estimate_step
 from autoconfig.runs.post_training_row import FULL, PostTrainingCase, read_case
-from autoconfig.runs.predicted import answer_rows
-from autoconfig.runs.table import Row, TableKind, cell, columns_of, number_text
+from autoconfig.runs.predicted import answer_rows, cells_of
+from autoconfig.runs.table import Row, TableKind, cell, columns_of
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.remarks import sentences
 
@@ -41,37 +41,25 @@ class StepPrediction:
     def failed(self) -> bool:
         return self.step is None
 
-    def band(self) -> tuple[float, float]:
-        """5 % and 95 % bound of the step. Only of a row that was predicted."""
-        assert self.step is not None
-        width = exp(STANDARD_90 * self.step.scatter)
-        return self.step.seconds / width, self.step.seconds * width
+    def _bound(self, sign: int) -> float | None:
+        return None if self.step is None else self.step.seconds * exp(sign * STANDARD_90 * self.step.scatter)
+
+    @property
+    def step_seconds_p5(self) -> float | None:
+        """5 % bound of the step; so for the next, of 95 %."""
+        return self._bound(-1)
+
+    @property
+    def step_seconds_p95(self) -> float | None:
+        return self._bound(1)
+
+    @property
+    def other_seconds(self) -> float | None:
+        """Of what is no phase."""
+        return None if self.step is None else self.step.phases.of(REST)
 
     def cells(self) -> dict[str, str]:
-        low = high = seconds = None
-        phases: dict[str, float] = {}
-        if self.step is not None:
-            (low, high), seconds, found = self.band(), self.step.seconds, self.step.phases
-            phases = {"gen": found.generation, "logprob": found.logprob, "train": found.training} | {
-                "weight_sync": found.weight_sync,
-                "ref": found.reference,
-                "values": found.values,
-                "reward": found.reward,
-                "train_critic": found.critic_training,
-                "other": found.of(REST),
-            }
-        first, later = ("gen", "logprob", "train", "weight_sync"), ("ref", "values", "reward", "train_critic", "other")
-        return {
-            "row": str(self.row),
-            "id": self.id,
-            "pred_step_s": number_text(seconds),
-            "pred_step_s_p5": number_text(low),
-            "pred_step_s_p95": number_text(high),
-            **{f"pred_{name}_s": number_text(phases.get(name)) for name in first},
-            "pred_fits": number_text(self.fits),
-            "pred_note": self.note,
-            **{f"pred_{name}_s": number_text(phases.get(name)) for name in later},
-        }
+        return cells_of(self, "post_training")
 
 
 POST_TRAINING_RUNS = TableKind(

@@ -17,9 +17,9 @@ import numpy as np
 from autoconfig.memory_model.engines.plan import ServedPlan
 from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.planning.progress import Progress
-from autoconfig.runs.predicted import answer_rows
+from autoconfig.runs.predicted import answer_rows, cells_of
 from autoconfig.runs.serving_row import NEEDED, ServingCase, read_case
-from autoconfig.runs.table import Row, TableKind, columns_of, number_text
+from autoconfig.runs.table import Row, TableKind, columns_of
 from autoconfig.serving.closed_loop import (
     Benchmark,
     EdgeRange,
@@ -261,18 +261,7 @@ class ServingPrediction:
     """It could not be predicted; not a column."""
 
     def cells(self) -> dict[str, str]:
-        numbers = {
-            "pred_out_tok_s_gpu": self.out_tok_s_gpu,
-            "pred_ttft_ms": self.ttft_ms,
-            "pred_tpot_ms": self.tpot_ms,
-            "pred_latency_ms": self.latency_ms,
-            "pred_fits": self.fits,
-        }
-        most = "" if self.max_concurrency is None else str(self.max_concurrency)
-        texts = {name: number_text(value) for name, value in numbers.items()}
-        ranges = {"pred_ttft_range_ms": self.ttft_range_ms, "pred_tpot_range_ms": self.tpot_range_ms}
-        texts |= {name: "" if one is None else " to ".join(map(number_text, one)) for name, one in ranges.items()}
-        return {"row": str(self.row), **texts, "pred_max_concurrency": most, "pred_note": self.note}
+        return cells_of(self, "serving")
 
 
 COLUMNS = tuple(ServingPrediction(row=0).cells())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from autoconfig.runs.cells import columns_never_read
-from autoconfig.runs.table import Row
+from autoconfig.runs.table import Row, names_of
 from autoconfig.specs.errors import AutoconfigError
 
 if TYPE_CHECKING:
@@ -18,6 +18,27 @@ OUR_ERROR = "an error of autoconfig's own"
 ROWS_PER_REPORT = 20
 
 Answer = TypeVar("Answer")
+
+
+def cells_of(prediction: object, kind: str) -> dict[str, str]:
+    """Return column -> text of a prediction for a row of `kind` ([predicted] of data/run_tables.toml): six digits of a number,
+    1 and 0 of a flag, `a to b` of a range; empty where there is none."""
+    return {column: _text(_attribute(prediction, path)) for column, path in names_of("predicted")[kind].items()}
+
+
+def _attribute(record: object, path: str) -> object:
+    """Return an attribute of an attribute, None where one on the way is None."""
+    for name in path.split("."):
+        record = None if record is None else getattr(record, name)
+    return record
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return " to ".join(map(_text, value))
+    if isinstance(value, bool):
+        return str(int(value))
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def distinct_rows(rows: Sequence[Row], kind: str) -> tuple[list[dict[str, str]], list[int]]:

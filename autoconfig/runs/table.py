@@ -150,11 +150,6 @@ class Cells(Protocol):
 Answered = TypeVar("Answered", bound=Cells)
 
 
-def number_text(value: float | None) -> str:
-    """A cell of six digits, empty for None; 1 and 0 for a flag."""
-    return "" if value is None else str(int(value)) if isinstance(value, bool) else f"{value:.6g}"
-
-
 def read_csv(source: Path) -> tuple[list[str], list[dict[str, str]]]:
     """(columns, rows) of a CSV file; names of columns are read in capitals and with blanks around them, too. Raises FileError
     where it cannot be read, InputError where it is no table."""

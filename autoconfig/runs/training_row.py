@@ -6,7 +6,6 @@ every measured column are never read for a prediction. What the row leaves open 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from autoconfig.planning.request_fields import VARIANT
@@ -29,8 +28,6 @@ from autoconfig.training.question import without_depths
 from autoconfig.training.space import Constraints
 from autoconfig.training.switches import graphs_text, real_routing
 
-_FULL_RECOMPUTE = re.compile(r"full\((uniform|block),(\d+)\)")
-_SELECTIVE = re.compile(r"selective\(\[?([a-z_,+ ]*)\]?\)")
 AGREEING = 0.10
 """Step time and tokens/s of a row may differ by this share: they are rounded, or means over different steps."""
 
@@ -193,21 +190,22 @@ def contradiction(row: Row, case: Case) -> str:
     )
 
 
+_MARKS = str.maketrans(dict.fromkeys("()[],+:", " "))
+"""Between the words of a recomputation."""
+
+
 def read_recompute(text: str, stack: SoftwareStack) -> Recompute:
-    """A cell of the column `recompute`: none, full, full(uniform,1), selective(core_attn), selective([a b]), selective(a+b),
-    or as plans say it (selective:a+b, full:block:2); `selective` alone is what the stack means by it."""
-    text = text.strip()
-    if text.lower() in ("", "none", *NO):
+    """Return what a cell of the column `recompute` says: none, full, full(uniform,1), selective(core_attn), selective([a b]),
+    selective(a+b), or as plans say it (selective:a+b, full:block:2); `selective` alone is what the stack means by it."""
+    kind, *words = text.translate(_MARKS).split() or ["none"]
+    if kind.lower() in ("none", *NO):
         return NONE
-    if text == "selective" and stack.recomputes_by_operator:
+    if kind not in ("full", "selective"):
+        plans = "none, full:uniform:N, full:block:N or selective:MODULE+MODULE"
+        raise CellError(f"cell recompute={text[:40]!r} cannot be read: write {plans}")
+    if kind == "selective" and not words and stack.recomputes_by_operator:
         return Recompute("selective", (OP,))
-    if text in ("full", "selective") or ":" in text:
-        return Recompute.parse(text)
-    if match := _FULL_RECOMPUTE.fullmatch(text):
-        return Recompute("full", (), match[1], int(match[2]))
-    if match := _SELECTIVE.fullmatch(text):
-        return Recompute("selective", tuple(re.split(r"[,+ ]+", match[1].strip(" ,+"))))
-    raise CellError(f"cell recompute={text[:40]!r} cannot be read")
+    return Recompute.parse(":".join((kind, *(words if kind == "full" else ["+".join(words)] if words else []))))
 
 
 def _plan(run: _Run, broken: list[str]) -> TrainPlan:

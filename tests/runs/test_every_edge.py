@@ -10,9 +10,10 @@ from autoconfig import keywords
 from autoconfig.formats.check import read_any
 from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest
+from autoconfig.runs.cells import columns
 from autoconfig.runs.predict import predict_rows, read_table
 from autoconfig.runs.predict_post_training import predict_rows as predict_post_training
-from autoconfig.runs.table import columns_of
+from autoconfig.runs.table import columns_of, names_of
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import plan_of, request_of, understand
 from tests.post_training.rl_question import answered
@@ -151,6 +152,27 @@ def test_a_row_of_post_training_says_the_micro_batch_of_its_passes():
     }
     plain, small = (predict_post_training([{**row, "logprob_micro_batch": size}])[0] for size in ("", "2048"))
     assert small.step.seconds > plain.step.seconds, (plain.note, small.note)
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "words"),
+    [
+        ("gpus", "0", "cell gpus=0 must be at least 1"),
+        ("group_size", "1.5", "cell group_size='1.5' is not a whole number"),
+        ("gpu_mem_util", "80", "cell gpu_mem_util=80 must be above 0 and at most 1"),
+        ("offload", "optimizer fraction 2", "optimizer fraction is from 0 to 1"),
+        ("policy_model", "who knows", "unknown model 'who knows'"),
+    ],
+)
+def test_a_cell_of_post_training_that_cannot_be_is_refused_by_its_name(column, text, words):
+    row = {"policy_model": "Qwen2.5-7B", "gpu": "H100", "gpus": "8", "algorithm": "grpo", "framework": "verl"}
+    refused, empty = predict_post_training([{**row, column: text}, {**row, "offload": "?", "group_size": "unknown"}])
+    assert refused.step is None and words in refused.note
+    assert empty.step is not None and "group" in empty.note
+
+
+def test_every_column_is_declared_in_words_that_are_known():
+    assert all(columns(kind) for kind in names_of("columns"))
 
 
 TITAN = """[model]
