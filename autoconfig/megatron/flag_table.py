@@ -91,7 +91,10 @@ class Facts:
     def __getitem__(self, name: str) -> Any:
         if name in self.derived:
             return self.derived[name]
-        return getattr(next(record for record in self.records if hasattr(record, name)), name)
+        for record in self.records:
+            if hasattr(record, name):
+                return getattr(record, name)
+        raise KeyError(name)
 
 
 def written(part: str, facts: Facts) -> list[Argument]:
