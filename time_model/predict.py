@@ -12,7 +12,8 @@ from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.specs.run_settings import RunSettings
 from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.job import TrainingJob, exposed_seconds, overlapped, shapes_of
+from autoconfig.time_model.collectives import exposed_seconds
+from autoconfig.time_model.job import TrainingJob, overlapped, shapes_of
 from autoconfig.time_model.operators.kernels import step_launch_seconds, straggler_ratio, straggler_seconds
 from autoconfig.time_model.operators.layer_table import LayerTable, layer_table
 from autoconfig.time_model.operators.operator import Operator

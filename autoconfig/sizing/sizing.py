@@ -12,7 +12,8 @@ from typing import Any
 
 from autoconfig.planning.request_fields import RELIABILITY
 from autoconfig.planning.resolve import field_values, read_cluster
-from autoconfig.sizing.goodput import Goodput, Reliability, check_counts, goodput_of, parse_counts
+from autoconfig.sizing.counts import check_counts, parse_counts
+from autoconfig.sizing.goodput import Goodput, Reliability, goodput_of
 from autoconfig.specs.errors import SECONDS_PER_DAY, InputError, option, refuse
 from autoconfig.specs.plan import SHORT_TO_LONG, parse_keys
 from autoconfig.training.nearest import odd_factor

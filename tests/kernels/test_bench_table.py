@@ -17,8 +17,9 @@ from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
+from autoconfig.time_model.collectives import Group, collective_seconds, links_of, send_seconds
 from autoconfig.time_model.hardware.efficiency import efficiency_of, formula_efficiency_of
-from autoconfig.time_model.job import Group, TrainingJob, collective_seconds, links_of, send_seconds
+from autoconfig.time_model.job import TrainingJob
 from autoconfig.time_model.operators.kernels import (
     flash_attention_seconds,
     gemm_seconds,

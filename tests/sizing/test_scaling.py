@@ -16,7 +16,8 @@ from tables import tabled
 import autoconfig as api
 from autoconfig.planning.schemas import schema
 from autoconfig.render.sizing.scaling import scaling_json
-from autoconfig.sizing.goodput import Reliability, checkpoint_bytes, goodput_of, parse_counts, waiting_seconds
+from autoconfig.sizing.counts import parse_counts
+from autoconfig.sizing.goodput import Reliability, checkpoint_bytes, goodput_of, waiting_seconds
 from autoconfig.sizing.sizing import ScalingRequest, scale, tokens_per_second
 from autoconfig.training.answer import answer as search
 from autoconfig.training.question import Request, understand

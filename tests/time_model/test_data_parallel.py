@@ -15,11 +15,9 @@ from autoconfig.specs.plan import NONE, Recompute, parse_plan
 from autoconfig.specs.run_settings import GivenSettings
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
-from autoconfig.time_model.hardware.efficiency import CollectiveEfficiency
-from autoconfig.time_model.job import (
+from autoconfig.time_model.collectives import (
     Group,
     Links,
-    TrainingJob,
     collective_seconds,
     context_group,
     data_group,
@@ -34,6 +32,8 @@ from autoconfig.time_model.job import (
     small_group_factor,
     tensor_group,
 )
+from autoconfig.time_model.hardware.efficiency import CollectiveEfficiency
+from autoconfig.time_model.job import TrainingJob
 from autoconfig.time_model.predict import StepTimes, compute_seconds, estimate_step_time, schedule
 from autoconfig.time_model.step.offload import activation_offload_seconds, offloaded_bytes
 from autoconfig.time_model.step.rows import (

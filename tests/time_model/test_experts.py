@@ -12,7 +12,8 @@ from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.run_settings import GivenSettings, RunSettings, read_graphs
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack, load_stack
-from autoconfig.time_model.job import Group, TrainingJob, collective_seconds, shapes_of
+from autoconfig.time_model.collectives import Group, collective_seconds
+from autoconfig.time_model.job import TrainingJob, shapes_of
 from autoconfig.time_model.operators.kernels import gemm_seconds, grouped_gemm_seconds, layer_launch_seconds
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
 from autoconfig.time_model.operators.moe import (

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from autoconfig.specs.hardware.cluster import cluster_of, gpu_ids, load_gpu
+from autoconfig.time_model.collectives import Group, collective_seconds, collective_terms, links_of, ring_factor
 from autoconfig.time_model.hardware.efficiency import (
     GridTable,
     OperatorTables,
@@ -17,7 +18,6 @@ from autoconfig.time_model.hardware.efficiency import (
     formula_efficiency_of,
     operator_tables_of,
 )
-from autoconfig.time_model.job import Group, collective_seconds, collective_terms, links_of, ring_factor
 from autoconfig.time_model.operators.kernels import gemm_seconds, table_flash_efficiency
 from tables import tabled
 

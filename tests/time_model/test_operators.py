@@ -19,14 +19,9 @@ from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.run_settings import RunSettings
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import StackOptions, StackTime, load_stack, software_names, with_options
+from autoconfig.time_model.collectives import Group, collective_seconds
 from autoconfig.time_model.hardware.efficiency import COLLECTIVES, GemmEfficiency, efficiency_of
-from autoconfig.time_model.job import (
-    Group,
-    Shapes,
-    TrainingJob,
-    collective_seconds,
-    shapes_of,
-)
+from autoconfig.time_model.job import Shapes, TrainingJob, shapes_of
 from autoconfig.time_model.operators.kernels import (
     activation_bytes,
     attended_pairs,

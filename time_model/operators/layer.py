@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from autoconfig.specs.models.parameters import Number, kv_heads_per_rank, norms_apart, query_columns
 from autoconfig.specs.scenario import BLACKWELL, userbuffers_run
-from autoconfig.time_model.job import Group, Shapes, TrainingJob, collective_seconds, exposed_seconds, send_seconds
+from autoconfig.time_model.collectives import Group, collective_seconds, exposed_seconds, send_seconds
+from autoconfig.time_model.job import Shapes, TrainingJob
 from autoconfig.time_model.operators.kernels import (
     WINDOW_TILES,
     activation_bytes,

@@ -6,7 +6,8 @@ from functools import partial
 
 import numpy as np
 from autoconfig.specs.models.parameters import Number
-from autoconfig.time_model.job import Shapes, TrainingJob, collective_seconds
+from autoconfig.time_model.collectives import collective_seconds
+from autoconfig.time_model.job import Shapes, TrainingJob
 from autoconfig.time_model.operators.kernels import activation_bytes
 from autoconfig.time_model.operators.layer import BlockCollectives, block_communication, mlp_gemm_shapes, mlp_pointwise
 from autoconfig.time_model.operators.operator import GemmShape, Operator, memory_bound

@@ -14,7 +14,8 @@ from autoconfig.specs.models.hybrid import (
     scan_flops_per_token,
 )
 from autoconfig.specs.models.parameters import Number
-from autoconfig.time_model.job import Shapes, TrainingJob, collective_seconds
+from autoconfig.time_model.collectives import collective_seconds
+from autoconfig.time_model.job import Shapes, TrainingJob
 from autoconfig.time_model.operators.kernels import norm_bytes, residual_bytes
 from autoconfig.time_model.operators.layer import BlockCollectives, block_communication, norm_modules
 from autoconfig.time_model.operators.operator import GemmShape, Operator, memory_bound

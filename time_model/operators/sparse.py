@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.parameters import Number
-from autoconfig.time_model.job import Shapes, TrainingJob, collective_seconds
+from autoconfig.time_model.collectives import collective_seconds
+from autoconfig.time_model.job import Shapes, TrainingJob
 from autoconfig.time_model.operators.kernels import attended_pairs
 from autoconfig.time_model.operators.operator import GemmShape, Operator, memory_bound
 

@@ -14,8 +14,8 @@ from autoconfig.specs.models.parameters import Number, attention_gemms, kv_heads
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.checkpoint import Checkpoint
 from autoconfig.specs.software.engine import EngineSpec, ModuleFormats, module_formats
+from autoconfig.time_model.collectives import Group, collective_seconds, links_of
 from autoconfig.time_model.hardware.efficiency import GridTable, efficiency_of
-from autoconfig.time_model.job import Group, collective_seconds, links_of
 from autoconfig.time_model.serving import ideal, recurrent
 from autoconfig.time_model.serving.tables import ARITHMETIC, EngineConstants, ServingTables, serving_tables_of
 

@@ -15,8 +15,8 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.software.engine import WEIGHT_BYTES, EngineSpec, kernel_age, load_engine
+from autoconfig.time_model.collectives import ring_factor
 from autoconfig.time_model.hardware.efficiency import GridTable
-from autoconfig.time_model.job import ring_factor
 
 PATH = resources.files("autoconfig.time_model") / "data" / "serving_calibration.json"
 

@@ -9,7 +9,8 @@ from autoconfig.memory_model.tables import layer_tables
 from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import NONE, Recompute
-from autoconfig.time_model.job import TrainingJob, exposed_seconds
+from autoconfig.time_model.collectives import exposed_seconds
+from autoconfig.time_model.job import TrainingJob
 
 
 def activation_offload_seconds(copied: Number, forward: Number, backward: Number, bytes_per_s: float) -> Number:

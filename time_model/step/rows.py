@@ -16,10 +16,9 @@ from autoconfig.specs.scenario import TYPE_BYTES, Numerics
 from autoconfig.specs.software.bitsandbytes import MOMENT_BYTES, MOMENT_SCALE
 from autoconfig.specs.software.optimizers import MOMENTS_KEPT
 from autoconfig.specs.software.software import StackTime
-from autoconfig.time_model.job import (
+from autoconfig.time_model.collectives import (
     Group,
     Links,
-    TrainingJob,
     collective_seconds,
     data_group,
     expert_data_group,
@@ -28,6 +27,7 @@ from autoconfig.time_model.job import (
     rate_share,
     send_seconds,
 )
+from autoconfig.time_model.job import TrainingJob
 from autoconfig.time_model.operators.layer_table import LayerTable
 from autoconfig.time_model.step.offload import offloaded_bytes
 

@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 from autoconfig.specs.files import replace_section
 from autoconfig.specs.hardware.cluster import GpuSpec, cluster_of, load_gpu
+from autoconfig.time_model.collectives import Group, Links, collective_seconds, links_of, ring_factor
 from autoconfig.time_model.hardware.efficiency import GpuEfficiency, formula_efficiency_of
-from autoconfig.time_model.job import Group, Links, collective_seconds, links_of, ring_factor
 from autoconfig.time_model.operators.kernels import attended_pairs, flash_attention_flops, flash_efficiency
 from scipy.optimize import nnls
 

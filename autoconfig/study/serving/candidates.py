@@ -21,8 +21,8 @@ from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE, GpuSpec, cluster
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.study.session import NothingFitsError
 from autoconfig.study.trials import Choices, Floats
+from autoconfig.time_model.collectives import Group, collective_seconds, links_of
 from autoconfig.time_model.hardware.efficiency import efficiency_of
-from autoconfig.time_model.job import Group, collective_seconds, links_of
 from autoconfig.time_model.serving.iteration import constant_vector, floor_seconds, iteration_features
 from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.tables import AllReduceTable, EngineConstants, ServingTables, even_tables
