@@ -422,12 +422,12 @@ class Reader:
         if simple.words and all(isinstance(token, Assignment) for token in simple.words):
             return all(assign(self.variables, token, line) for token in simple.words)
         fields = self._fields(simple)
-        while fields and text_of(fields[0]) == "time":  # a word of the shell in front of a command, or of assignments
-            spend(len(fields))
-            fields = fields[2:] if text_of(fields[1] if len(fields) > 1 else ()) == "-p" else fields[1:]
-            if all("=" in text and is_name(text.partition("=")[0]) for text in map(text_of, fields)):
-                return declare(self.variables, [], (), [plain_value("export"), *fields], line)
-        fields = fields or [plain_value(":")]
+        untimed = _untimed(fields)
+        if len(untimed) < len(fields) and all(
+            "=" in text and is_name(text.partition("=")[0]) for text in map(text_of, untimed)
+        ):
+            return declare(self.variables, [], (), [plain_value("export"), *untimed], line)
+        fields = untimed or [plain_value(":")]
         name = text_of(fields[0])
         stdin = self.stdin if simple.stdin is None else value_of(simple.stdin, self.variables)
         if name in DECLARES:
@@ -590,6 +590,14 @@ def _together(shown: Sequence[Value | None] | None) -> Value | None:
         return None
     spend(len(shown))
     return tuple(piece for value in shown for piece in value or ())
+
+
+def _untimed(fields: list[Value]) -> list[Value]:
+    """The words behind `time`, a word of the shell in front of a command, or of assignments."""
+    while fields and text_of(fields[0]) == "time":
+        spend(len(fields))
+        fields = fields[2:] if text_of(fields[1] if len(fields) > 1 else ()) == "-p" else fields[1:]
+    return fields
 
 
 def _without_line_ends(value: Value) -> Value:
