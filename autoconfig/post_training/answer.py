@@ -52,37 +52,37 @@ class RlAnswer:
 
     @property
     def fit_chance(self) -> float:
-        """The least that was asked for."""
+        """Return the least that was asked for."""
         return self.question.request.fit_chance
 
     @property
     def deadline(self) -> Deadline | None:
-        """That the fewest GPUs were asked for."""
+        """Return the deadline, where the fewest GPUs were asked for."""
         return self.question.deadline
 
     @property
     def price(self) -> float | None:
-        """Money for one GPU and hour."""
+        """Return the money for one GPU and hour."""
         return self.question.price
 
     def cost_of(self, one: PricedPlacement) -> float | None:
-        """Money for a step of a placement, which has all the GPUs; None without a price."""
+        """Return the money for a step of a placement, which has all the GPUs; None without a price."""
         return None if self.price is None else self.price * self.gpus * one.seconds / 3600
 
     @property
     def fit_chance_met(self) -> bool:
-        """Whether any placement has the asked chance to fit."""
+        """Return whether any placement has the asked chance to fit."""
         return bool(self.ranked) and self.ranked[0].memory.chance >= self.fit_chance
 
     @property
     def ties(self) -> int:
-        """Of the ranked ones those within RESOLUTION of the first, as of plans of training."""
+        """Return how many of the ranked are within RESOLUTION of the first, as of plans of training."""
         quickest = min((one.seconds for one in self.ranked), default=0.0)
         return sum(one.seconds <= quickest * (1.0 + RESOLUTION) for one in self.ranked)
 
 
 def answer(request: RlRequest) -> RlAnswer:
-    """The answer to a question of `autoconfig rl`. Raises InputError naming what cannot be used and what is allowed."""
+    """Return the answer to a question of `autoconfig rl`. Raises InputError naming what cannot be used and what is allowed."""
     question = understand(request)
     prices, gpus, fewer = Prices.of(question), question.gpus, None
     if question.deadline:
@@ -97,7 +97,7 @@ def answer(request: RlRequest) -> RlAnswer:
 
 
 def _ranked(counted: RlAnswer, prices: Prices) -> RlAnswer:
-    """The answer where placements fit."""
+    """Return the answer where placements fit."""
     question, gpus = counted.question, counted.gpus
     likely = any(prices.likely(one) for one in prices.bounds(gpus))
     ordered = prices.ordered(gpus, prices.likely if likely else _fits)
@@ -123,7 +123,7 @@ def _ranked(counted: RlAnswer, prices: Prices) -> RlAnswer:
 
 
 def _impossible(counted: RlAnswer, prices: Prices) -> RlAnswer:
-    """The answer where no placement fits."""
+    """Return the answer where no placement fits."""
     words, changed = remedy(prices, counted.gpus)
     least = min(prices.bounds(counted.gpus), key=lambda one: one.memory.lacking, default=None)
     nearest = prices.price(least.placement) if least else changed
@@ -132,13 +132,13 @@ def _impossible(counted: RlAnswer, prices: Prices) -> RlAnswer:
 
 
 def _riskier(prices: Prices, gpus: int, seconds: float) -> PricedPlacement | None:
-    """The quickest of those that fit with less than the asked chance, where it is below so many seconds."""
+    """Return the quickest of those that fit with less than the asked chance, where it is below so many seconds."""
     risky = prices.first(gpus, lambda one: one.memory.fits and not prices.likely(one) and one.seconds < seconds)
     return risky if risky and risky.seconds < seconds else None
 
 
 def _missed(question: RlQuestion, deadline: Deadline, nearest: Tried | None) -> RlAnswer:
-    """The answer where no number of GPUs meets the deadline."""
+    """Return the answer where no number of GPUs meets the deadline."""
     words = f"no number of GPUs up to {question.gpus:,} does {deadline.steps:,} steps in {deadline.hours:g} hours"
     if nearest is None:
         words += f"; none of them fits with a chance of {question.request.fit_chance * 100:.6g}%"
@@ -155,14 +155,14 @@ def _missed(question: RlQuestion, deadline: Deadline, nearest: Tried | None) -> 
 
 
 def _up(deadline: Deadline, one: Tried) -> float:
-    """Hours that are enough, with three digits."""
+    """Return the hours that are enough, with three digits."""
     hours = deadline.hours_of(one.seconds)
     digits = 10.0 ** (math.floor(math.log10(hours)) - 2)
     return round(math.ceil(hours / digits) * digits, 9)
 
 
 def spanning_engines(job: PostTrainingJob, shown: Iterable[PricedPlacement]) -> tuple[Remark, ...]:
-    """What is assumed of engines that are larger than a link domain, which no published run was."""
+    """Return what is assumed of engines that are larger than a link domain, which no published run was."""
     domain = job.gpu.link_domain_size
     sizes = sorted({one.placement.engine.tp for one in shown if one.phases.generation and one.placement.engine.tp > domain})
     if not sizes:
@@ -189,7 +189,7 @@ def _fits(one: PricedPlacement) -> bool:
 
 
 def _first_ones(ordered: Iterable[PricedPlacement], top: int) -> list[PricedPlacement]:
-    """The first `top`, and all within RESOLUTION of the first."""
+    """Return the first `top`, and all within RESOLUTION of the first."""
     shown: list[PricedPlacement] = []
     for one in ordered:
         if len(shown) >= top and one.seconds > shown[0].seconds * (1.0 + RESOLUTION):
@@ -199,7 +199,7 @@ def _first_ones(ordered: Iterable[PricedPlacement], top: int) -> list[PricedPlac
 
 
 def _off_policy(prices: Prices, gpus: int, first: PricedPlacement) -> tuple[Remark, ...]:
-    """Where the first trains on samples of older weights: that it does, and the quickest that does not, or why none does."""
+    """Note that the first trains on samples of older weights, and the quickest that does not, or why none does."""
     if not (steps := first.placement.staleness):
         return ()
     same = prices.first(gpus, lambda one: one.memory.fits and not one.placement.staleness)
@@ -219,7 +219,7 @@ ENOUGH = 1.02
 
 
 def _few_sandboxes(prices: Prices, first: PricedPlacement) -> tuple[Remark, ...]:
-    """Where sandboxes bind: how many would not, to the next of twice as many, and the step with them."""
+    """Note where sandboxes bind: how many would not, to the next of twice as many, and the step with them."""
     job, boxes = prices.job, prices.job.agents.sandboxes
     if not boxes:
         return ()

@@ -34,8 +34,8 @@ class StepEstimate:
 def priced_phases(
     job: PostTrainingJob, placement: Placement, rollout: Rollout | None = None, trained: tuple[float, float] | None = None
 ) -> tuple[Phases, Rollout | None]:
-    """Seconds of every phase before any constant of post-training. `rollout` and `trained` (seconds of training and of one pass
-    of the policy), where these are known already."""
+    """Return seconds of every phase before any constant of post-training. `rollout` and `trained` (seconds of training and
+    of one pass of the policy), where these are known already."""
     algorithm = job.algorithm
     if rollout is None and algorithm.generates:
         rollout = generate(job, placement)
@@ -54,13 +54,13 @@ def priced_phases(
 
 
 def trained_seconds(job: PostTrainingJob, placement: Placement) -> tuple[float, float]:
-    """Seconds of (training of the policy, one of its passes over the samples, where there is any)."""
+    """Return seconds of (training of the policy, one of its passes over the samples, where there is any)."""
     passes = job.algorithm.policy_passes or job.algorithm.reference_passes
     return training_seconds(job, placement), pass_seconds(job, placement) if passes else 0.0
 
 
 def _reference_seconds(job: PostTrainingJob, placement: Placement, one: float) -> float:
-    """Seconds of a pass of the reference: `one` of the policy where both are alike."""
+    """Return seconds of a pass of the reference: `one` of the policy where both are alike."""
     same = job.reference is None or job.reference == job.policy
     if same and (not job.algorithm.reference_passes or placement.reference_forward in (None, placement.forward)):
         return one
@@ -68,7 +68,7 @@ def _reference_seconds(job: PostTrainingJob, placement: Placement, one: float) -
 
 
 def _scoring_seconds(job: PostTrainingJob, placement: Placement) -> dict[str, float]:
-    """Seconds of critic and reward model by phase; none of those that are not there."""
+    """Return seconds of critic and reward model by phase; none of those that are not there."""
     seconds = {"reward": pass_seconds(job, placement, job.reward)} if job.reward else {}
     if job.algorithm.critic and job.critic:
         seconds["values"] = pass_seconds(job, placement, job.critic)
@@ -77,7 +77,7 @@ def _scoring_seconds(job: PostTrainingJob, placement: Placement) -> dict[str, fl
 
 
 def _beside(placement: Placement) -> Placement:
-    """The placement of critic and reward model: the actor's plan, with as many replicas as their own GPUs hold."""
+    """Return the placement of critic and reward model: the actor's plan, with as many replicas as their own GPUs hold."""
     if not placement.critic_gpus:
         return placement
     plan = placement.train
@@ -86,7 +86,7 @@ def _beside(placement: Placement) -> Placement:
 
 
 def scaled(job: PostTrainingJob, placement: Placement, phases: Phases, constants: PhaseConstants) -> Phases:
-    """Phases with the constants of their class, and what of them is hidden.
+    """Return phases with the constants of their class, and what of them is hidden.
 
     The seconds beside the phases are those of engines and of moving samples: training on given text has none. A controller
     that hands the samples to each phase (`hands_samples`) takes as long for each of these as for collecting them.
@@ -114,12 +114,12 @@ def scaled(job: PostTrainingJob, placement: Placement, phases: Phases, constants
 
 
 def generation_factor(job: PostTrainingJob, measured: Constants) -> float:
-    """The constant of generation, which no plan of training changes."""
+    """Return the constant of generation, which no plan of training changes."""
     return constants_of(measured, job.framework.name, _job_marks(job)).generation
 
 
 def class_marks(job: PostTrainingJob, placement: Placement) -> tuple[str, ...]:
-    """What of a run has constants of its own beside its framework's."""
+    """Return what of a run has constants of its own beside its framework's."""
     return (*_job_marks(job), *(("fsdp",) if placement.train.fsdp else ()))
 
 
@@ -129,7 +129,7 @@ def _job_marks(job: PostTrainingJob) -> tuple[str, ...]:
 
 
 def estimate_step(job: PostTrainingJob, placement: Placement, measured: Constants, *, guessed: bool = False) -> StepEstimate:
-    """One step with the constants of its class; `guessed`: model, GPU, batch or lengths were assumed."""
+    """Return one step with the constants of its class; `guessed`: model, GPU, batch or lengths were assumed."""
     phases, rollout = priced_phases(job, placement)
     constants = constants_of(measured, job.framework.name, class_marks(job, placement))
     rounds = constants.rounds * job.algorithm.rounds_spread
@@ -155,13 +155,13 @@ class PricedPlacement:
 
     @property
     def binds(self) -> str:
-        """The longest of the phases that the step waits for."""
+        """Return the longest of the phases that the step waits for."""
         return max(exposed(self.phases, self.placement), key=lambda name: self.phases.of((name,)))
 
     @property
     def starved(self) -> Literal["", "training", "engines"]:
-        """`training` or `engines`: whose GPUs wait for the others' longer side, where both run at the same time; empty where
-        they differ by less than 2 % of the step, or nothing runs beside anything."""
+        """Return `training` or `engines`: whose GPUs wait for the others' longer side, where both run at the same time;
+        empty where they differ by less than 2 % of the step, or nothing runs beside anything."""
         generated, rest = self._sides
         if not self.placement.staleness or abs(generated - rest) < EVEN * self.seconds:
             return ""
@@ -169,30 +169,30 @@ class PricedPlacement:
 
     @property
     def idle_share(self) -> float:
-        """Share of the step in which the starved side waits."""
+        """Return the share of the step in which the starved side waits."""
         generated, rest = self._sides
         return abs(generated - rest) / self.seconds if self.starved else 0.0
 
     @property
     def stale_share(self) -> float:
-        """Share of the step's samples that began under older weights."""
+        """Return the share of the step's samples that began under older weights."""
         return stale_share(self.residence_s, self._sides[0], max(self._sides), self.placement.staleness)
 
     @property
     def mean_age(self) -> float:
-        """Steps by which the weights that a sample began under are older than those that it trains, on average: the steps that
-        it is there (Little 1961); all that are allowed where the trainer decides."""
+        """Return steps by which the weights that a sample began under are older than those that it trains, on average: the
+        steps that it is there (Little 1961); all that are allowed where the trainer decides."""
         most, (generated, rest) = float(self.placement.staleness), self._sides
         return most if generated < 0.98 * max(generated, rest) else min(self.residence_s / max(generated, rest), most)
 
     def chance_within(self, seconds: float) -> float:
-        """That the step takes at most so long: ln(step) is normal around the middle of its band."""
+        """Return the chance that the step takes at most so long: ln(step) is normal around the middle of its band."""
         spread = log(self.band[1] / self.seconds) / STANDARD_90
         return NormalDist().cdf(log(seconds / self.seconds) / spread) if spread else float(seconds >= self.seconds)
 
     @property
     def _sides(self) -> tuple[float, float]:
-        """Seconds of generation, and of what training does meanwhile."""
+        """Return seconds of generation, and of what training does meanwhile."""
         return self.phases.of(GENERATION), max(self.phases.of(chain) for chain in chains(self.placement))
 
 
@@ -201,7 +201,7 @@ EVEN = 0.02
 
 
 def price(job: PostTrainingJob, placement: Placement, constants: Constants | None = None) -> PricedPlacement:
-    """The step and the memory of one placement."""
+    """Return the step and the memory of one placement."""
     constants = constants or shipped_constants()
     rollout = generate(job, placement, generation_factor(job, constants)) if job.algorithm.generates else None
     phases, _ = priced_phases(job, placement, rollout)
@@ -216,7 +216,7 @@ def with_constants(
     measured: Constants,
     rollout: Rollout | None,
 ) -> PricedPlacement:
-    """The placement with the phases and the band that measured runs of its class give."""
+    """Return the placement with the phases and the band that measured runs of its class give."""
     constants = constants_of(measured, job.framework.name, class_marks(job, placement))
     final = scaled(job, placement, phases, constants)
     width = exp(STANDARD_90 * hypot(constants.scatter, constants.rounds * job.algorithm.rounds_spread))

@@ -75,8 +75,8 @@ class SampleRequest:
     """File of what measured steps say; None: nothing was measured."""
 
     def agents(self, algorithm: Algorithm) -> tuple[Agents, list[Remark]]:
-        """What samples do between their turns, and what of it was assumed. Raises InputError for what has no turns, or is no
-        such number."""
+        """Return what samples do between their turns, and what of it was assumed. Raises InputError for what has no turns,
+        or is no such number."""
         turns = self.turns or 1
         fields = [name for name in AGENT_FIELDS if getattr(self, name)]
         if fields and turns == 1:
@@ -98,12 +98,12 @@ class SampleRequest:
 
     @property
     def host_bytes(self) -> float:
-        """Of one node's host."""
+        """Return the bytes of one node's host."""
         return USUAL_HOST_BYTES if self.host_memory is None else float(self.host_memory)
 
     @property
     def gpu_spec(self) -> GpuSpec:
-        """Raises UnknownNameError."""
+        """Return the GPU. Raises UnknownNameError."""
         return load_gpu(str(self.gpu or DEFAULT_GPU))
 
 
@@ -131,15 +131,15 @@ class RlRequest(SampleRequest):
 
 
 def _number(name: str, value: object) -> float:
-    """The number. Raises InputError for what is none."""
+    """Return the number. Raises InputError for what is none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"{name.replace('_', ' ')} {str(value)[:40]!r}: use a number")
     return float(value)
 
 
 def request_of(given: Mapping[str, Any]) -> RlRequest:
-    """An RlRequest from what any edge was given, by the names of the fields; what is no field of it is not read. Raises
-    InputError."""
+    """Return an RlRequest from what any edge was given, by the names of the fields; what is no field of it is not read.
+    Raises InputError."""
     if given.get("model") is None:
         raise InputError(f"Missing option '{option('model')}': say {option('model')} qwen2.5-7b (autoconfig models lists them)")
     if given.get("gpus") is None:
@@ -156,11 +156,11 @@ class Deadline:
 
     @property
     def step_seconds(self) -> float:
-        """Most seconds of a step."""
+        """Return the most seconds of a step."""
         return self.hours * 3600.0 / self.steps
 
     def hours_of(self, step_seconds: float) -> float:
-        """Of all steps."""
+        """Return the hours of all steps."""
         return step_seconds * self.steps / 3600.0
 
 
@@ -184,7 +184,7 @@ class RlQuestion:
 
     @property
     def unsaid(self) -> tuple[str, ...]:
-        """Fields that were not said and move a step of generation."""
+        """Return the fields that were not said and move a step of generation."""
         if not self.job.algorithm.generates:
             return ()
         names = ("response_length", "max_response_length", *(("tool_time",) if self.job.agents.turns > 1 else ()))
@@ -192,7 +192,7 @@ class RlQuestion:
 
 
 def understand(request: RlRequest) -> RlQuestion:
-    """The question of a request. Raises InputError naming what cannot be used and what is allowed."""
+    """Return the question of a request. Raises InputError naming what cannot be used and what is allowed."""
     check_bounds(POST_TRAINING, request)
     policy, assumed = read_model(
         request.model or "", local_files=request.local_files, like=request.like, download=request.download
@@ -247,7 +247,8 @@ def understand(request: RlRequest) -> RlQuestion:
 
 
 def _deadline(request: RlRequest) -> Deadline | None:
-    """Of `--goal gpus`; None where the quickest step is asked for. Raises InputError for what does not go together."""
+    """Return the deadline of `--goal gpus`; None where the quickest step is asked for. Raises InputError for what does not
+    go together."""
     goals = FIELDS["goal"].choices
     if request.goal not in goals:
         raise InputError(f"{option('goal')} {str(request.goal)[:40]!r}: use {' or '.join(goals)}", field="goal")
@@ -263,7 +264,7 @@ def _deadline(request: RlRequest) -> Deadline | None:
 
 
 def _gpus(request: RlRequest, gpu: GpuSpec) -> int:
-    """The GPUs, with a deadline those of whole nodes. Raises InputError for others."""
+    """Return the GPUs, with a deadline those of whole nodes. Raises InputError for others."""
     gpus, node = request.gpus or 1, gpu.gpus_per_node
     if gpus <= node or gpus % node == 0:
         return gpus
@@ -274,7 +275,7 @@ def _gpus(request: RlRequest, gpu: GpuSpec) -> int:
 
 
 def _framework_remarks(name: str, framework: Framework) -> list[Remark]:
-    """What is assumed of a framework that is not known, or of another release than files are written for."""
+    """Return what is assumed of a framework that is not known, or of another release than files are written for."""
     remarks = []
     if framework.name == OTHER_FRAMEWORK:
         why = "of which no run is known here, priced as any other framework"
@@ -287,14 +288,14 @@ def _framework_remarks(name: str, framework: Framework) -> list[Remark]:
 
 
 def _or_usual(value: int | None, name: str, usual: int, assumed: list[Remark], why: str = "") -> int:
-    """The value, or where it is not given the usual one, which is then among what was assumed."""
+    """Return the value, or where it is not given the usual one, which is then among what was assumed."""
     if value is None:
         assumed.append(Remark(name, usual, why))
     return usual if value is None else value
 
 
 def _prompts(request: RlRequest, framework: Framework, gpus: int, assumed: list[Remark]) -> int:
-    """Prompts of a step: the framework's, and more until they divide over the GPUs."""
+    """Return the prompts of a step: the framework's, and more until they divide over the GPUs."""
     even = spread_prompts(framework.prompts, gpus)
     why = f"as published runs of {framework.name} have it"
     if even != framework.prompts:
@@ -304,7 +305,7 @@ def _prompts(request: RlRequest, framework: Framework, gpus: int, assumed: list[
 
 
 def _group(request: RlRequest, algorithm: Algorithm, framework: Framework, assumed: list[Remark]) -> int:
-    """Responses of a prompt. Raises InputError for a single one where an algorithm compares those of a prompt."""
+    """Return the responses of a prompt. Raises InputError for a single one where an algorithm compares those of a prompt."""
     alone = algorithm.critic or not algorithm.generates
     compares = algorithm.name in COMPARING and not request.algorithm.lower().startswith(("reinforce", "remax"))
     usual, why = (1, "") if alone else (framework.group, f"as published runs of {framework.name} have it")
@@ -317,7 +318,7 @@ def _group(request: RlRequest, algorithm: Algorithm, framework: Framework, assum
 
 
 def _minibatch(request: RlRequest, prompts: int, group: int, framework: Framework, assumed: list[Remark]) -> int:
-    """Samples of an optimizer step, which divide those of a step. Raises InputError for others."""
+    """Return the samples of an optimizer step, which divide those of a step. Raises InputError for others."""
     samples = prompts * group
     size = _or_usual(request.minibatch, "minibatch", samples, assumed)
     if size > samples:
@@ -335,7 +336,7 @@ def _minibatch(request: RlRequest, prompts: int, group: int, framework: Framewor
 
 
 def _responses(request: RlRequest, algorithm: Algorithm, assumed: list[Remark]) -> ResponseLengths:
-    """Lengths of responses; what is not said of mean and cap follows from the other."""
+    """Return the lengths of responses; what is not said of mean and cap follows from the other."""
     usual, mean = section("lengths"), request.response_length
     likely = 4 * (mean or algorithm.response_tokens or usual["response_tokens"])
     cap = _or_usual(request.max_response_length, "max_response_length", likely, assumed)
@@ -347,7 +348,8 @@ def _responses(request: RlRequest, algorithm: Algorithm, assumed: list[Remark]) 
 
 
 def _packed(request: RlRequest, job: PostTrainingJob, assumed: list[Remark]) -> int:
-    """Tokens of a packed micro-batch; 0 where the framework pads samples. Raises InputError where they are asked for there."""
+    """Return tokens of a packed micro-batch; 0 where the framework pads samples. Raises InputError where they are asked for
+    there."""
     if not job.framework.packs:
         if request.tokens_per_gpu is not None:
             raise InputError(
@@ -365,15 +367,15 @@ def _packed(request: RlRequest, job: PostTrainingJob, assumed: list[Remark]) -> 
 
 
 def _too_long(job: PostTrainingJob) -> list[Remark]:
-    """That samples are longer than the positions that the model was trained on."""
+    """Note that samples are longer than the positions that the model was trained on."""
     most = job.policy.max_position_embeddings
     why = f"{job.longest:,} tokens in a sample, beyond the {most:,} positions of {job.policy.name}"
     return [note(why, Effect.NOTHING)] if job.longest > most else []
 
 
 def _checkpoint(request: RlRequest) -> str:
-    """The folder whose config.json was given, or the hub's id; empty for names of the catalogue, for sizes, and for folders
-    that a script would have to quote."""
+    """Return the folder whose config.json was given, or the hub's id; empty for names of the catalogue, for sizes, and for
+    folders that a script would have to quote."""
     if not (request.local_files and isinstance(request.model, str)):
         return ""
     file = config_file_of(request.model)

@@ -38,7 +38,7 @@ class Prices:
 
     @classmethod
     def of(cls, question: RlQuestion) -> Prices:
-        """Those that a question asks for."""
+        """Return the prices that a question asks for."""
         request = question.request
         return cls(question.job, question.tokens, request.staleness, question.constants, request.fit_chance)
 
@@ -50,7 +50,7 @@ class Prices:
         staleness: int | None = None,
         chance: float | None = None,
     ) -> Prices:
-        """Those of the same question with another job, size of micro-batches, staleness or chance."""
+        """Return the prices of the same question with another job, size of micro-batches, staleness or chance."""
         return Prices(
             job or self.job,
             self.tokens if tokens is None else tokens,
@@ -60,14 +60,14 @@ class Prices:
         )
 
     def placements(self, gpus: int) -> list[Placement]:
-        """All on these GPUs."""
+        """Return all placements on these GPUs."""
         if gpus not in self._placed:
             every = enumerate_placements(self.job, gpus, self.tokens, self.staleness, self.chance, self._held)
             self._placed[gpus] = list(every)
         return self._placed[gpus]
 
     def _rollout(self, placement: Placement, *, bound: bool) -> Rollout | None:
-        """Generation, or of one that was not simulated yet its bound."""
+        """Return generation, or of one that was not simulated yet its bound."""
         if not self.job.algorithm.generates:
             return None
         key = placement.engine, placement.memory_share, placement.staleness, placement.cuda_graphs, placement.continuous
@@ -79,7 +79,7 @@ class Prices:
         return self._rollouts[key]
 
     def price(self, placement: Placement, *, bound: bool = False) -> PricedPlacement:
-        """Step and memory; `bound`: a step that it does not fall below, memory as it is."""
+        """Return step and memory; `bound`: a step that it does not fall below, memory as it is."""
         other = placement.train, placement.tokens_per_gpu, placement.samples, placement.forward
         if other not in self._trained:
             self._trained[other] = trained_seconds(self.job, placement)
@@ -89,22 +89,22 @@ class Prices:
         return with_constants(self.job, placement, phases, memory, self.constants, rollout)
 
     def bounds(self, gpus: int) -> list[PricedPlacement]:
-        """All on these GPUs with the bound of their step, the memory as it is."""
+        """Return all on these GPUs with the bound of their step, the memory as it is."""
         if gpus not in self._bounds:
             self._bounds[gpus] = [self.price(placement, bound=True) for placement in self.placements(gpus)]
         return self._bounds[gpus]
 
     def considered(self, gpus: int) -> int:
-        """How many there are on these GPUs, of those that are alike one."""
+        """Return how many there are on these GPUs, of those that are alike one."""
         return len({alike(placement) for placement in self.placements(gpus)})
 
     def likely(self, one: PricedPlacement) -> bool:
-        """It fits with the chance that is asked for."""
+        """Return whether it fits with the chance that is asked for."""
         return one.memory.fits and one.memory.chance >= self.chance
 
     def ordered(self, gpus: int, keep: Callable[[PricedPlacement], bool] | None = None) -> Iterator[PricedPlacement]:
-        """All on these GPUs, or of them those that are kept: those that fit with the chance first, then the others that fit,
-        the quickest first of each; of placements that differ in the engine's share or offload alone, the first.
+        """Yield all on these GPUs, or of them those that are kept: those that fit with the chance first, then the others that
+        fit, the quickest first of each; of placements that differ in the engine's share or offload alone, the first.
 
         One is simulated when its bound is the lowest of all that is left (best first, as branch and bound), so that who asks
         for the first few pays for few.
@@ -125,26 +125,26 @@ class Prices:
                 yield one
 
     def first(self, gpus: int, keep: Callable[[PricedPlacement], bool] | None = None) -> PricedPlacement | None:
-        """The first of `ordered`."""
+        """Return the first of `ordered`."""
         return next(self.ordered(gpus, keep), None)
 
     def first_likely(self, gpus: int) -> PricedPlacement | None:
-        """The quickest that fits with the chance that is asked for."""
+        """Return the quickest that fits with the chance that is asked for."""
         return self.first(gpus, self.likely)
 
 
 def alike(placement: Placement) -> Placement:
-    """The same for placements that differ in the engine's share or offload alone."""
+    """Return one placement for all that differ in the engine's share or offload alone."""
     return replace(placement, memory_share=0.5, offload=False)
 
 
 def rank(prices: Prices, gpus: int) -> list[PricedPlacement]:
-    """All placements on these GPUs in the order of `Prices.ordered`."""
+    """Return all placements on these GPUs in the order of `Prices.ordered`."""
     return list(prices.ordered(gpus))
 
 
 def _order(one: PricedPlacement, chance: float) -> tuple[bool, bool, float, float, bool]:
-    """Those that fit with this chance first, then those that fit, the quickest first; of equal steps the one that hides
-    less."""
+    """Return a key for sorting: those that fit with this chance first, then those that fit, the quickest first; of equal steps
+    the one that hides less."""
     fits = one.memory.fits
     return not fits, fits and one.memory.chance < chance, round(one.seconds, 6), one.phases.beside, one.placement.offload

@@ -40,13 +40,13 @@ LEAST_LEFT = 0.15
 
 
 def packed_tokens(job: PostTrainingJob, plan: TrainPlan, tokens: int) -> int:
-    """Tokens of a packed micro-batch on each of cp GPUs: `tokens`, or what the longest sample takes. verl asserts it
+    """Return tokens of a packed micro-batch on each of cp GPUs: `tokens`, or what the longest sample takes. verl asserts it
     (verl/utils/seqlen_balancing.py, rearrange_micro_batches), NeMo-RL's packer raises otherwise. 0 where samples are padded."""
     return 0 if not job.framework.packs else max(tokens, -(-job.longest // plan.cp))
 
 
 def held_memory(job: PostTrainingJob, placement: Placement, held: Held) -> TrainingMemory:
-    """`training_memory`, of each plan once."""
+    """Return `training_memory`, of each plan once."""
     key = placement.train, placement.tokens_per_gpu
     if key not in held:
         held[key] = training_memory(job, placement)
@@ -56,9 +56,10 @@ def held_memory(job: PostTrainingJob, placement: Placement, held: Held) -> Train
 def training_plans(
     job: PostTrainingJob, gpus: int, tokens: int, fit_chance: float, held: Held, beside: Placement
 ) -> list[TrainPlan]:
-    """The quickest legal training plans on these GPUs that fit, at most PLANS_KEPT, of Megatron and of FSDP together, and where
-    none of them has a chance of `fit_chance` in a placement like `beside`, the quickest that has, or the likeliest. Colocated,
-    where none fits those of Megatron whose optimizer is on the host; where none of these does the one that lacks least."""
+    """Return the quickest legal training plans on these GPUs that fit, at most PLANS_KEPT, of Megatron and of FSDP together,
+    and where none of them has a chance of `fit_chance` in a placement like `beside`, the quickest that has, or the
+    likeliest. Colocated, where none fits those of Megatron whose optimizer is on the host; where none of these does the one
+    that lacks least."""
     every = _every_plan(job, gpus, tokens, hosted=False)
     if beside.colocated and all(one[0] for one in every):
         every = _every_plan(job, gpus, tokens, hosted=True)
@@ -77,7 +78,8 @@ def training_plans(
 
 @lru_cache(maxsize=512)
 def _every_plan(job: PostTrainingJob, gpus: int, tokens: int, *, hosted: bool) -> list[tuple[bool, float, float, TrainPlan]]:
-    """`_priced` of all plans on these GPUs, in order; `hosted`: of Megatron also those whose optimizer is on the host."""
+    """Return `_priced` of all plans on these GPUs, in order; `hosted`: of Megatron also those whose optimizer is on the
+    host."""
     rows: list[tuple[bool, float, float, TrainPlan]] = []
     makers = {"megatron": _megatron, "fsdp": _sharded}
     made = {name: [one for plan in makers[name](job, gpus) for one in _sized(job, plan)] for name in job.framework.back_ends}
@@ -89,14 +91,15 @@ def _every_plan(job: PostTrainingJob, gpus: int, tokens: int, *, hosted: bool) -
 
 
 def _sized(job: PostTrainingJob, plan: TrainPlan) -> list[TrainPlan]:
-    """The plan with every micro-batch whose samples the ranks share evenly; of packed ones the size is that of their tokens."""
+    """Return the plan with every micro-batch whose samples the ranks share evenly; of packed ones the size is that of their
+    tokens."""
     sizes = PADDED if not job.framework.packs else (1,)
     return [replace(plan, mbs=size) for size in sizes if job.minibatch % (plan.dp * size) == 0]
 
 
 def _priced(job: PostTrainingJob, plans: list[TrainPlan], gpus: int, tokens: int) -> list[tuple[bool, float, float, TrainPlan]]:
-    """(does not fit, seconds of an optimizer step or where it does not fit bytes, chance to fit, plan) of every legal plan, all
-    of one stack."""
+    """Return (does not fit, seconds of an optimizer step or where it does not fit bytes, chance to fit, plan) of every legal
+    plan, all of one stack."""
     cuts = [microbatches(job, plan, job.trained / job.updates, packed_tokens(job, plan, tokens)) for plan in plans]
     ready = [priced(cut, plan) for cut, plan in zip(cuts, plans, strict=True)]
     batches = [cut.whole * cut.count * plan.dp for cut, plan in zip(cuts, ready, strict=True)]
@@ -122,7 +125,7 @@ def _priced(job: PostTrainingJob, plans: list[TrainPlan], gpus: int, tokens: int
 
 
 def _sharded(job: PostTrainingJob, gpus: int) -> list[TrainPlan]:
-    """FSDP over all GPUs, with context parallelism (Ulysses) within a node."""
+    """Return the plans of FSDP over all GPUs, with context parallelism (Ulysses) within a node."""
     node = min(job.gpus_per_node or job.gpu.gpus_per_node, gpus)
     if gpus == 1:
         return [TrainPlan(tp=1, pp=1, dp=1, mbs=1, dist_opt=False)] if "megatron" not in job.framework.back_ends else []
@@ -133,7 +136,7 @@ def _sharded(job: PostTrainingJob, gpus: int) -> list[TrainPlan]:
 
 
 def _megatron(job: PostTrainingJob, gpus: int) -> list[TrainPlan]:
-    """Tensor parallelism within a node, pipelines, experts over the data-parallel ranks."""
+    """Return plans with tensor parallelism within a node, pipelines, and experts over the data-parallel ranks."""
     model, node, plans = job.policy, min(job.gpus_per_node or job.gpu.gpus_per_node, gpus), []
     for tp in [t for t in divisors(node) if model.num_attention_heads % t == 0]:
         for pp in [p for p in _depths(model.num_layers) if gpus % (tp * p) == 0]:
@@ -144,7 +147,7 @@ def _megatron(job: PostTrainingJob, gpus: int) -> list[TrainPlan]:
 
 
 def _expert_degrees(model: ModelSpec, tp: int, dp: int) -> list[int]:
-    """The three largest degrees over the data-parallel ranks, and the largest over those of tensor parallelism too."""
+    """Return the three largest degrees over the data-parallel ranks, and the largest over those of tensor parallelism too."""
     if not model.is_moe:
         return [1]
     experts = model.num_moe_experts or 1
@@ -153,20 +156,21 @@ def _expert_degrees(model: ModelSpec, tp: int, dp: int) -> list[int]:
 
 
 def _depths(layers: int) -> list[int]:
-    """Pipelines of even stages, and beyond the deepest of them those whose first and last stage have fewer layers (61 or 94
-    layers have no other)."""
+    """Return pipelines of even stages, and beyond the deepest of them those whose first and last stage have fewer layers (61
+    or 94 layers have no other)."""
     even = [p for p in divisors(layers) if p <= DEEPEST]
     return even + [p for p in UNEVEN if even[-1] < p <= layers // 2]
 
 
 @lru_cache(maxsize=256)
 def _engine_weights(model: ModelSpec, gpu: GpuSpec, tp: int) -> float:
-    """Bytes on one GPU of an engine."""
+    """Return bytes on one GPU of an engine."""
     return float(weights_bytes(model, EnginePlan(tp=tp), module_formats(model, "bf16", gpu)))
 
 
 def engine_plans(job: PostTrainingJob, gpus: int, share: float) -> list[EnginePlan]:
-    """Engines of each tensor parallelism whose weights leave room in the share for a cache, at most four; else the largest."""
+    """Return engines of each tensor parallelism whose weights leave room in the share for a cache, at most four; else the
+    largest."""
     plans = []
     sizes = [t for t in divisors(gpus) if job.policy.num_attention_heads % t == 0 and t & (t - 1) == 0]
     for tp in sizes:
@@ -179,7 +183,7 @@ def engine_plans(job: PostTrainingJob, gpus: int, share: float) -> list[EnginePl
 def enumerate_placements(
     job: PostTrainingJob, gpus: int, tokens: int, staleness: int, fit_chance: float = 0.0, held: Held | None = None
 ) -> Iterator[Placement]:
-    """All placements of the job, memory not looked at but for training alone, of which `held` keeps what was found."""
+    """Yield all placements of the job, memory not looked at but for training alone, of which `held` keeps what was found."""
     held = {} if held is None else held
     node = min(job.gpus_per_node or job.gpu.gpus_per_node, gpus)
     critics = [0]
@@ -206,14 +210,14 @@ def enumerate_placements(
 
 
 def _trained_on(gpus: int, critic: int, *, offload: bool = False, colocated: bool = True) -> Placement:
-    """A placement whose plan of training is still to be found."""
+    """Return a placement whose plan of training is still to be found."""
     plan = TrainPlan(tp=1, pp=1, dp=gpus, mbs=1)
     engine = EnginePlan(tp=1, replicas=gpus)
     return Placement(train=plan, engine=engine, colocated=colocated, critic_gpus=critic, offload=offload)
 
 
 def _engines(job: PostTrainingJob, gpus: int) -> list[tuple[float, EnginePlan]]:
-    """(share of memory, engines) on all of these GPUs; one that takes nothing where no responses are generated."""
+    """Return (share of memory, engines) on all of these GPUs; one that takes nothing where no responses are generated."""
     if not job.algorithm.generates:
         return [(0.0, EnginePlan(tp=1, replicas=gpus))]
     return [(share, engine) for share in SHARES for engine in engine_plans(job, gpus, share)]
@@ -222,7 +226,7 @@ def _engines(job: PostTrainingJob, gpus: int) -> list[tuple[float, EnginePlan]]:
 def _split(
     job: PostTrainingJob, own: int, node: int, tokens: int, staleness: int, critic: int, fit_chance: float, held: Held
 ) -> Iterator[Placement]:
-    """Generation on GPUs of its own, whole nodes where there are several."""
+    """Yield placements whose generation has GPUs of its own, whole nodes where there are several."""
     unit = node if own >= 2 * node else 1
     for rollout in _rollout_gpus(job, own, unit):
         beside = _trained_on(own - rollout, critic, colocated=False)
@@ -242,8 +246,8 @@ def _split(
 
 
 def _rollout_gpus(job: PostTrainingJob, own: int, unit: int) -> list[int]:
-    """GPUs for generation: every number of nodes (of few GPUs, of GPUs) that leaves training so many that the samples divide;
-    of more than EVERY_SPLIT such numbers, that many evenly."""
+    """Return GPUs for generation: every number of nodes (of few GPUs, of GPUs) that leaves training so many that the samples
+    divide; of more than EVERY_SPLIT such numbers, that many evenly."""
     left = [count for count in range(unit, own - unit + 1, unit) if _divides(job, own - count)]
     if len(left) > EVERY_SPLIT:
         left = [left[round(place * (len(left) - 1) / (EVERY_SPLIT - 1))] for place in range(EVERY_SPLIT)]
@@ -251,7 +255,7 @@ def _rollout_gpus(job: PostTrainingJob, own: int, unit: int) -> list[int]:
 
 
 def _divides(job: PostTrainingJob, gpus: int) -> bool:
-    """Whether the samples of a minibatch divide over the ranks of some plan of training."""
+    """Return whether the samples of a minibatch divide over the ranks of some plan of training."""
     node = min(job.gpus_per_node or job.gpu.gpus_per_node, gpus)
     sizes = {cp for cp in divisors(node) if cp <= 8} if "fsdp" in job.framework.back_ends else set()
     if "megatron" in job.framework.back_ends:

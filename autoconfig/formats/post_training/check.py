@@ -66,7 +66,7 @@ class RlFileRequest(SampleRequest):
 
 
 def file_request(given: Mapping[str, Any]) -> RlFileRequest:
-    """The request of what any edge was given, by the names of the fields. Raises InputError."""
+    """Return the request of what any edge was given, by the names of the fields. Raises InputError."""
     request = RlFileRequest(**field_values(POST_TRAINING_FILE, given))
     check_bounds(POST_TRAINING_FILE, request)
     return request
@@ -106,7 +106,7 @@ class RlCheck:
 
     @property
     def filled_words(self) -> str:
-        """The change of the file to `filled`, in its own words; empty where there is none."""
+        """Return the change of the file to `filled`, in its own words; empty where there is none."""
         if self.fewer:
             return fewer_words(self.run, self.version, self.fewer)
         return filled_words(self.run, self.version, self.filled.placement.tokens_per_gpu) if self.filled else ""
@@ -117,23 +117,23 @@ class RlCheck:
 
     @property
     def fits(self) -> bool:
-        """Every phase is within the GPU, and what waits within the host."""
+        """Return whether every phase is within the GPU, and what waits within the host."""
         return self.priced is not None and self.priced.memory.fits
 
     @property
     def fit_chance_met(self) -> bool:
-        """It fits with the asked chance."""
+        """Return whether it fits with the chance of the question."""
         return self.fits and self.chance >= self.fit_chance
 
     @property
     def ends_at(self) -> MicroBatchVerdict | None:
-        """Of training and passes the one whose micro-batches exceed the GPU first; None: none does."""
+        """Return of training and passes the one whose micro-batches exceed the GPU first; None: none does."""
         ending = [one for one in (self.verdict, *self.passes) if one is not None and one.first is not None]
         return min(ending, key=lambda one: one.first or 0, default=None)
 
     @property
     def headline(self) -> str:
-        """The verdict on memory in a sentence; empty where the run is not legal."""
+        """Return the verdict on memory in a sentence; empty where the run is not legal."""
         if self.priced is None:
             return ""
         memory, ends = self.priced.memory, self.ends_at
@@ -153,7 +153,7 @@ class RlCheck:
 
 @bounded()
 def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -> tuple[Recognised, RlRun]:
-    """The run of the text of a file in `folder`. Raises InputError or UnsupportedError saying what is read."""
+    """Return the run of the text of a file in `folder`. Raises InputError or UnsupportedError saying what is read."""
     return _read(text, file_request(given), folder)
 
 
@@ -168,7 +168,7 @@ def _read(text: str, request: RlFileRequest, folder: Path | None) -> tuple[Recog
 
 
 def _with_settings(text: str, request: RlFileRequest, folder: Path | None) -> Recognised:
-    """The file's settings with those that the caller says instead: of its variables, and of its keys."""
+    """Return the file's settings with those that the caller says instead: of its variables, and of its keys."""
     settings = read_settings(request.set)
     shell = {name: value for name, value in settings.items() if re.search(rf"\$(?:{name}\b|\{{{name}\b)", text)}
     document = replace(recognise(text, folder, shell), set_keys=tuple(key for key in settings if key not in shell))
@@ -194,7 +194,7 @@ def _name_the_model(document: Recognised, request: RlFileRequest) -> list[Remark
 
 
 def _openrlhf(document: Recognised, request: RlFileRequest) -> RlRun:
-    """Of train_ppo_ray, or of train_ppo, which does not say its GPUs."""
+    """Return the run of train_ppo_ray, or of train_ppo, which does not say its GPUs."""
     gpus = request.gpus or document.gpus if document.config_name == "train_ppo" else None
     if gpus is None and document.config_name == "train_ppo":
         raise InputError("openrlhf.cli.train_ppo does not say its GPUs: say --gpus N")
@@ -212,7 +212,7 @@ READERS: dict[str, Callable[[Recognised, RlFileRequest], RlRun]] = {
 
 
 def _several_turns(run: RlRun, request: RlFileRequest) -> None:
-    """What samples do between turns: as the question says, else as a remark of our own files says. Raises InputError."""
+    """Set what samples do between turns: as the question says, else as a remark of our own files says. Raises InputError."""
     agents, remarks = request.agents(load_algorithm(run.algorithm))
     run.notes += remarks
     if agents.turns > 1:
@@ -223,7 +223,7 @@ def _several_turns(run: RlRun, request: RlFileRequest) -> None:
 
 
 def _gpus_of(framework: str, run: RlRun, gpus: int | None) -> list[Remark]:
-    """A note where the GPUs that are asked for are not those that the file names, which count; of TRL's none does."""
+    """Return a note where the GPUs of the question are not those that the file names, which count; of TRL's none does."""
     own = run.train_gpus + run.rollout_gpus + run.critic_gpus
     if framework in ("trl", "swift") or gpus in (None, own):
         return []
@@ -231,7 +231,7 @@ def _gpus_of(framework: str, run: RlRun, gpus: int | None) -> list[Remark]:
 
 
 def _by_its_end(text: str) -> str | None:
-    """The catalogue's model of a path whose folder alone is not known: `$HOME/models/Qwen2.5-7B`."""
+    """Return the catalogue's model of a path whose folder alone is not known: `$HOME/models/Qwen2.5-7B`."""
     end = re.fullmatch(r"(?:[^$`]*+[$`])++[^/$`]*+/([^$`]++)", text)
     return named_by(end[1]) if end else None
 
@@ -255,7 +255,7 @@ def check_file(path: Path, given: Mapping[str, Any], constants: Constants | None
 
 
 def _launched(text: str, request: RlFileRequest) -> tuple[RlFileRequest, str]:
-    """(the request with the GPUs of accelerate's file, what of the file is said)."""
+    """Return (the request with the GPUs of accelerate's file, what of the file is said)."""
     values = load_yaml(text)
     processes = _count(values, "num_processes")
     if processes is None:
@@ -277,7 +277,7 @@ def _launched(text: str, request: RlFileRequest) -> tuple[RlFileRequest, str]:
 
 
 def _count(values: Any, key: str) -> int | None:
-    """The whole number of this key; None where it has none."""
+    """Return the whole number of this key; None where it has none."""
     value = values.get(key) if isinstance(values, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -290,7 +290,7 @@ def check_text(
     launch: str = "",
     folder: Path | None = None,
 ) -> RlCheck:
-    """The same of a file's text; `launch`: that of accelerate's file beside one of TRL, `folder`: where what it lies over is
+    """Check a file's text; `launch`: that of accelerate's file beside one of TRL, `folder`: where what it lies over is
     looked for."""
     request, beside = file_request(given), ""
     if launch and recognise(text, folder).framework == "trl":
@@ -321,7 +321,7 @@ def check_text(
 
 
 def _refused(document: Recognised, run: RlRun, version: str) -> list[str]:
-    """What cannot run, whatever the model is."""
+    """Return what cannot run, whatever the model is."""
     wrong = broken(run)
     if run.algorithm == "dapo" and not wrong:
         run.notes.append(note("no KL term: no pass of a reference, priced as dapo"))
@@ -331,7 +331,7 @@ def _refused(document: Recognised, run: RlRun, version: str) -> list[str]:
 
 
 def _priced(legal: RlCheck, job: PostTrainingJob, placement: Placement, constants: Constants | None) -> RlCheck:
-    """The same with memory, the step and what is better, on the back end that the file has."""
+    """Add memory, the step and what is better, on the back end that the file has."""
     run, chance = legal.run, legal.fit_chance
     priced = price(job, placement, constants)
     run.notes += copies_of(job, priced)
@@ -358,7 +358,7 @@ def _priced(legal: RlCheck, job: PostTrainingJob, placement: Placement, constant
 
 
 def _odd(document: Recognised, run: RlRun, version: str) -> list[Remark]:
-    """Keys that the release does not take, and values of another type; those that hydra adds get a note."""
+    """Return the keys that the release does not take, and values of another type; those that hydra adds get a note."""
     names = [key for key in document.section.flat if not isinstance(document.section.flat[key], NotKnown)]
     written = document.section.text
     spend(len(names) * (1 + len(written) / 500))
@@ -376,7 +376,7 @@ def _odd(document: Recognised, run: RlRun, version: str) -> list[Remark]:
 
 
 def _unread(document: Recognised, odd: Iterable[Remark]) -> tuple[str, ...]:
-    """Keys that stand in the file, are not wrong, and that nothing asked for."""
+    """Return the keys that stand in the file, are not wrong, and that nothing asked for."""
     section, wrong = document.section, {one.field for one in odd}
     spend(len(section.flat) * (1 + len(section.text) / 500))
     dashed = document.framework in ("slime", "swift")
@@ -385,7 +385,7 @@ def _unread(document: Recognised, odd: Iterable[Remark]) -> tuple[str, ...]:
 
 
 def _judged(job: PostTrainingJob, placement: Placement, run: RlRun, chance: float) -> MicroBatchVerdict:
-    """The micro-batches of training; a mean response that was assumed gets its note."""
+    """Judge the micro-batches of training; a mean response that was assumed gets its note."""
     if any(one.field == "response_length" for one in run.notes):
         run.notes.append(note(hanging_on(job, placement, chance)))
     return verdict(job, placement)
@@ -394,8 +394,8 @@ def _judged(job: PostTrainingJob, placement: Placement, run: RlRun, chance: floa
 def _surer(
     job: PostTrainingJob, priced: PricedPlacement, run: RlRun, version: str, chance: float, overall: float
 ) -> tuple[PricedPlacement | None, int]:
-    """(where training is not sure to fit (`overall`: its chance over means that were assumed), the same with micro-batches that
-    are filled up, or where the file cannot say these, of fewer samples, which is surer; their samples)."""
+    """Return (the placement with micro-batches that are filled up, or where the file cannot say these, of fewer samples;
+    their samples), where training is not sure to fit (`overall`: its chance over means that were assumed) and that is surer."""
     if min(priced.memory.training_fit, overall) >= chance:
         return None, 0
     samples, placed = 0, filled_up(job, priced.placement, chance) if filled_words(run, version, 1) else None
@@ -406,17 +406,17 @@ def _surer(
 
 
 def filled_words(run: RlRun, version: str, tokens: int) -> str:
-    """Settings of the file's framework and release that fill micro-batches; empty where it has none."""
+    """Return the settings of the file's framework and release that fill micro-batches; empty where it has none."""
     return _words("filled", run, version, tokens)
 
 
 def fewer_words(run: RlRun, version: str, samples: int) -> str:
-    """The same of micro-batches of so many samples."""
+    """Return the settings that make micro-batches of so many samples; empty where the framework has none."""
     return _words("fewer", run, version, samples, max(1, run.minibatch // (run.train_gpus * samples)))
 
 
 def _words(name: str, run: RlRun, version: str, *values: int) -> str:
-    """These settings of the framework's map, or those before its newest words, whose keys the release takes."""
+    """Return these settings of the framework's map, or those before its newest words, whose keys the release takes."""
     table = map_of_framework(run.framework).more
     for text in (table.get(name, ""), table.get(f"{name}_before", "")):
         words = text.format(*values)
@@ -427,8 +427,8 @@ def _words(name: str, run: RlRun, version: str, *values: int) -> str:
 
 
 def copies_of(job: PostTrainingJob, priced: PricedPlacement) -> list[Remark]:
-    """The note on what offloading copies in a step: state of training out while the engines generate, and back. Its bytes over
-    the host's link (time_model/hardware) are a lower bound: runs load weights for passes too."""
+    """Return the note on what offloading copies in a step: state of training out while the engines generate, and back. Its
+    bytes over the host's link (time_model/hardware) are a lower bound: runs load weights for passes too."""
     node = min(job.gpus_per_node or job.gpu.gpus_per_node, priced.placement.gpus)
     copied = 2.0 * priced.memory.waiting_bytes / node
     if copied <= 0.0:
@@ -442,7 +442,7 @@ def copies_of(job: PostTrainingJob, priced: PricedPlacement) -> list[Remark]:
 
 
 def _better(priced: PricedPlacement, fits: list[PricedPlacement], chance: float) -> PricedPlacement | None:
-    """The quickest with this chance to fit, else the likeliest; None where the run's own is as good by that rule."""
+    """Return the quickest with this chance to fit, else the likeliest; None where the run's own is as good by that rule."""
     if not fits:
         return None
     own = priced.memory.chance if priced.memory.fits else 0.0
@@ -454,7 +454,7 @@ def _better(priced: PricedPlacement, fits: list[PricedPlacement], chance: float)
 
 
 def _types(framework: str, section: Section) -> list[Remark]:
-    """Values of another type than the base configuration's."""
+    """Return values of another type than the base configuration's."""
     remarks = []
     for key, kind in key_types(framework).items():
         value = section.flat.get(key)

@@ -33,7 +33,7 @@ def check_export(framework: str, algorithm: str, folder: Path, *, force: bool = 
 
 
 def not_written(framework: str, algorithm: str) -> str:
-    """Why no file is written of this algorithm with this framework, and of what one is; empty where one is."""
+    """Say why no file is written of this algorithm with this framework, and of what one is; empty where one is."""
     name, wanted = load_framework(framework).name, load_algorithm(algorithm).name
     able = [other for other, (_, _, written) in WRITERS.items() if wanted in written]
     if name not in WRITERS:
@@ -46,7 +46,8 @@ def not_written(framework: str, algorithm: str) -> str:
 
 
 def export_texts(job: PostTrainingJob, placement: Placement) -> dict[str, str]:
-    """File name -> text, for the version of the framework that each names. Raises UnsupportedError for what it cannot say."""
+    """Return the text by file name, for the version of the framework that each names. Raises UnsupportedError for what it
+    cannot say."""
     if job.framework.name not in WRITERS:
         raise UnsupportedError(f"no export for {job.framework.name}: use {', '.join(WRITERS)}")
     if job.agents.turns > 1 and job.framework.name != "verl":

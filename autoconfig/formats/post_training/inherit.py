@@ -20,7 +20,8 @@ WHOLE = "_override_"
 
 
 def whole_values(values: Mapping[str, Any], folder: Path | None, depth: int = 0) -> dict[str, Any]:
-    """The values with those of the files that `defaults` name, relative to `folder` (None: there is no folder), below them.
+    """Return the values with those of the files that `defaults` name, relative to `folder` (None: there is no folder), below
+    them.
 
     As NeMo-RL merges them (nemo_rl/utils/config.py, load_config_with_inheritance): later files over earlier ones, mappings key
     by key. `defaults` stays where a file lies over the known base. Raises InputError for files that are not there.
@@ -55,7 +56,7 @@ def _parent(name: str, folder: Path | None, depth: int) -> dict[str, Any]:
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` over `below`, mappings key by key."""
+    """Return `above` over `below`, mappings key by key."""
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)

@@ -33,13 +33,13 @@ def _data() -> dict[str, Any]:
 
 
 def versions(framework: str) -> list[str]:
-    """Releases whose keys are known, oldest first."""
+    """Return the releases whose keys are known, oldest first."""
     releases: list[str] = _data()[framework]["versions"]
     return releases
 
 
 def version_of(framework: str, wanted: str | None) -> str:
-    """The newest known release, or the wanted one. Raises InputError naming those that are known."""
+    """Return the newest known release, or the wanted one. Raises InputError naming those that are known."""
     releases = versions(framework)
     if wanted and wanted not in releases:
         raise InputError(f"keys of {framework} {wanted[:40]} are not known: use {', '.join(releases)}")
@@ -47,7 +47,7 @@ def version_of(framework: str, wanted: str | None) -> str:
 
 
 def likeliest_version(framework: str, given: Iterable[str], among: Iterable[str]) -> str:
-    """Of these releases the newest that takes most of the keys."""
+    """Return the newest of these releases that takes most of the keys."""
     table: dict[str, str] = _data()[framework]["any"]
     releases, names = versions(framework), list(given)
     spend(len(names))
@@ -56,20 +56,21 @@ def likeliest_version(framework: str, given: Iterable[str], among: Iterable[str]
 
 
 def key_types(framework: str) -> dict[str, str]:
-    """Key -> name of the type of its value in the newest base configuration; empty where a framework's own parser decides."""
+    """Return by key the name of the type of its value in the newest base configuration; empty where a framework's own parser
+    decides."""
     types: dict[str, str] = _data()[framework].get("types", {})
     return types
 
 
 def lacking_keys(framework: str, version: str, given: Iterable[str]) -> list[str]:
-    """Keys that the newest release requires and a whole configuration does not have; none where that is not known."""
+    """Return the keys that the newest release requires and a whole configuration lacks; none where that is not known."""
     there = list(given)
     wanted = _data()[framework].get("required", {}) if version == versions(framework)[-1] else {}
     return [key for key in wanted if not any(one == key or one.startswith(f"{key}.") for one in there)]
 
 
 def added_keys(framework: str, unknown: Iterable[str], text: str) -> list[str]:
-    """Of keys that a release does not take, those that hydra's `+KEY` in `text` adds where nothing refuses them."""
+    """Return the keys, of those that a release does not take, that hydra's `+KEY` in `text` adds where nothing refuses them."""
     if framework != "verl":
         return []
     names = [key for key in unknown if not OF_CLASSES.match(key)]
@@ -78,8 +79,8 @@ def added_keys(framework: str, unknown: Iterable[str], text: str) -> list[str]:
 
 
 def unknown_keys(framework: str, back_end: str, version: str, given: Iterable[str], text: str = "") -> list[Remark]:
-    """What is wrong with keys that this release does not take: gone, not there yet, or meant another; `text`: of the file, in
-    which hydra's `+KEY` adds one."""
+    """Return what is wrong with keys that this release does not take: gone, not there yet, or meant another; `text`: of the
+    file, in which hydra's `+KEY` adds one."""
     table: dict[str, str] = _data()[framework].get(back_end) or _data()[framework]["any"]
     at = versions(framework).index(version)
     prefixes = {key.rsplit(".", depth)[0] for key in table for depth in range(1, key.count(".") + 1)}
@@ -99,12 +100,13 @@ def unknown_keys(framework: str, back_end: str, version: str, given: Iterable[st
 
 
 def _is_free(framework: str, key: str, text: str) -> bool:
-    """Whether the key stands where users may put keys of their own; in verl's section of data those that the file adds."""
+    """Return whether the key stands where users may put keys of their own; in verl's section of data those that the file
+    adds."""
     return bool(FREE.search(key)) and (framework != "verl" or not key.startswith("data.") or f"+{key}" in text)
 
 
 def _other_release(framework: str, digits: str, at: int) -> str:
-    """Which release has a key that the one at this place has not."""
+    """Return which release has a key that the one at this place has not."""
     releases = versions(framework)
     if "1" in digits[:at]:
         return f"gone from {framework} {releases[at]}; {releases[digits[:at].rindex('1')]} had it"
@@ -112,7 +114,7 @@ def _other_release(framework: str, digits: str, at: int) -> str:
 
 
 def _meant(key: str, taken: list[str], *, search: bool) -> str:
-    """The key that is likely meant, as a question: one that ends so, else with `search` the one that is nearest."""
+    """Return the key that is likely meant, as a question: one that ends so, else with `search` the one that is nearest."""
     spend(len(taken) / 5)
     near = [other for other in taken if other.endswith(f".{key}")]
     if not near and search:

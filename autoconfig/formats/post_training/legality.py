@@ -21,7 +21,7 @@ ENGINES = ("vllm", "sglang", "trtllm", "hf", "megatron")
 
 
 def broken(run: RlRun) -> list[str]:
-    """What cannot run, before any model is looked at: each with what was given and what is allowed."""
+    """Return what cannot run, before any model is looked at: each with what was given and what is allowed."""
     wrong = [*run.refused, *_broken_engines(run)]
     ranks = run.tp * run.pp * run.cp
     if run.train_gpus % ranks:
@@ -33,7 +33,7 @@ def broken(run: RlRun) -> list[str]:
 
 
 def _broken_engines(run: RlRun) -> list[str]:
-    """What of engines and their GPUs cannot be."""
+    """Return what of engines and their GPUs cannot be."""
     wrong, size, gpus = [], run.engine_tp * run.engine_pp * run.engine_dp, run.engine_gpus
     if not 0.0 < run.memory_share < 1.0:
         wrong.append(f"the engine's share of memory is {run.memory_share:g}: use a share above 0 and below 1")
@@ -49,7 +49,8 @@ def _broken_engines(run: RlRun) -> list[str]:
 
 
 def _uneven_updates(run: RlRun, samples: int, dp: int) -> list[str]:
-    """What of mini-batches does not divide: the `samples` of a step, and over `dp` ranks (0: GPUs do not divide into ranks)."""
+    """Return what of mini-batches does not divide: the `samples` of a step, and over `dp` ranks (0: GPUs do not divide into
+    ranks)."""
     if run.minibatch > samples:
         return [f"the mini-batch of {run.minibatch:,} samples is above the {samples:,} samples of a step"]
     if samples % run.minibatch:
@@ -60,7 +61,8 @@ def _uneven_updates(run: RlRun, samples: int, dp: int) -> list[str]:
 
 
 def _uneven_micro_batches(run: RlRun, dp: int) -> list[str]:
-    """Micro-batches that do not divide what each of `dp` ranks has, or hold no longest sample: of training and of passes."""
+    """Return micro-batches that do not divide what each of `dp` ranks has, or hold no longest sample: of training and of
+    passes."""
     wrong, longest, seen = [], run.prompt_cap + run.response_cap, set()
     training = PassBatch(tokens_per_gpu=run.tokens_per_gpu, mbs=0 if run.tokens_per_gpu else run.mbs)
     batches = [("", training, run.minibatch // dp, "mini-batch")]
@@ -83,7 +85,7 @@ def _uneven_micro_batches(run: RlRun, dp: int) -> list[str]:
 
 
 def broken_of_model(run: RlRun, job: PostTrainingJob, placement: Placement) -> list[str]:
-    """What of the plans the model does not allow: rules of Megatron-LM and of engines."""
+    """Return what of the plans the model does not allow: rules of Megatron-LM and of engines."""
     model, plan = job.policy, placement.train
     cut = microbatches(job, plan, job.trained / job.updates, placement.tokens_per_gpu)
     ready = priced(cut, plan)

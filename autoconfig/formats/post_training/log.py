@@ -44,12 +44,12 @@ class MeasuredLog:
 
 
 def read_log(path: Path) -> MeasuredLog:
-    """Steps of a log, by the readers of `diagnose`. Raises FileError, InputError where no step is printed."""
+    """Read the steps of a log, by the readers of `diagnose`. Raises FileError, InputError where no step is printed."""
     return log_of(read_files([path]), _generated(path))
 
 
 def log_of(evidence: Evidence, generated: Sequence[float] = ()) -> MeasuredLog:
-    """The same of what a log holds; `generated`: mean lengths of responses that are in no step's line."""
+    """Return the medians of what a log holds; `generated`: mean lengths of responses that are in no step's line."""
     for framework in PRINTING:
         if steps := [step for step in evidence.steps if step.format == framework and step.seconds]:
             return _measured(framework, steps[1:] or steps, evidence.phases, generated)
@@ -62,7 +62,7 @@ def log_of(evidence: Evidence, generated: Sequence[float] = ()) -> MeasuredLog:
 def _measured(
     framework: str, steps: Sequence[StepLine], phases: Sequence[PhaseSeconds], generated: Sequence[float]
 ) -> MeasuredLog:
-    """Medians of these steps and of the phases that are printed beside them."""
+    """Return the medians of these steps and of the phases that are printed beside them."""
     printed, seconds = _by_step(framework, phases), []
     for step in steps:
         key = step.origin.file, step.origin.line if framework == "verl" else step.step
@@ -78,13 +78,13 @@ def _measured(
 
 
 def _generated(path: Path) -> list[float]:
-    """Mean lengths of responses that NeMo-RL prints on lines of their own."""
+    """Return the mean lengths of responses that NeMo-RL prints on lines of their own."""
     text = read_bytes(path, "a log of a run", MAX_BYTES, head=True).decode("utf-8", errors="replace")
     return [float(value) for value in _NEMO_LENGTH.findall(text)]
 
 
 def _by_step(framework: str, phases: Sequence[PhaseSeconds]) -> dict[tuple[str, int | None], dict[str, float]]:
-    """Seconds of phases by their printed names, by the line of verl that holds them or the block of NeMo-RL."""
+    """Return seconds of phases by their printed names, by the line of verl that holds them or the block of NeMo-RL."""
     seconds: dict[tuple[str, int | None], dict[str, float]] = {}
     for one in phases:
         key = one.origin.file, one.origin.line if framework == "verl" else one.step
@@ -107,7 +107,7 @@ def _medians(steps: list[dict[str, float]], named: Mapping[str, str]) -> dict[st
 
 
 def calibrate(log: Path, run: Path, given: Mapping[str, Any]) -> tuple[StepCalibration, Phases, MeasuredLog]:
-    """Factors from a log and the file that started its run; mean lengths of the log are used. Raises InputError where the file
+    """Compare a log with the file that started its run; mean lengths of the log are used. Raises InputError where the file
     is not legal, of another framework, or says another job."""
     measured = read_log(log)
     lengths = {"prompt_length": measured.prompt_tokens, "response_length": measured.response_tokens}
@@ -135,7 +135,7 @@ def calibrate(log: Path, run: Path, given: Mapping[str, Any]) -> tuple[StepCalib
 
 
 def _factors(seconds: Mapping[str, float], phases: Phases) -> dict[str, float]:
-    """Measured over predicted seconds of generation, of all passes, of training and of the rest of a step."""
+    """Return measured over predicted seconds of generation, of all passes, of training and of the rest of a step."""
     passes = {"logprob": phases.logprob, "reference": phases.reference, "values": phases.values}
     forward = [(seconds[name], told) for name, told in passes.items() if name in seconds and told > 0]
     if "passes" in seconds:

@@ -36,8 +36,8 @@ BATCH_VARIANT_TP = 4
 
 
 def read(section: Section) -> RlRun:
-    """The run; what the file leaves out has the value of grpo_math_1B.yaml. Raises InputError, and UnsupportedError for what
-    trains otherwise."""
+    """Return the run; what the file leaves out has the value of grpo_math_1B.yaml. Raises InputError, and UnsupportedError
+    for what trains otherwise."""
     if other := next((name for name in OTHER_TRAINERS if section.has(name) and not section.has("grpo")), ""):
         raise UnsupportedError(
             f"this NeMo-RL file trains by {other} (its section `{other}`): configurations of GRPO are read, and "
@@ -64,7 +64,7 @@ def read(section: Section) -> RlRun:
 
 
 def _run(plan: dict[str, Any]) -> RlRun:
-    """The run without its engine and its passes."""
+    """Return the run without its engine and its passes."""
     each = plan["node_gpus"]
     rollout = 0 if plan["colocated"] else (plan.get("engine_nodes") or 1) * (plan.get("engine_node_gpus") or each)
     total = plan["all_nodes"] * each
@@ -95,7 +95,7 @@ def _run(plan: dict[str, Any]) -> RlRun:
 
 
 def _prompt_cap(plan: Mapping[str, Any]) -> int:
-    """Most tokens of a prompt. Raises InputError where responses leave none."""
+    """Return the most tokens of a prompt. Raises InputError where responses leave none."""
     longest, new = plan["longest"], plan.get("new_tokens")
     usual = min(max(1, longest // 4), 1024)
     if new is None:  # the base's is all of max_total_sequence_length
@@ -109,14 +109,15 @@ def _prompt_cap(plan: Mapping[str, Any]) -> int:
 
 
 def _tokens(plan: Mapping[str, Any], usual: int, phase: str) -> int:
-    """Tokens of a packed micro-batch of training or of log-probabilities; 0: samples are padded."""
+    """Return tokens of a packed micro-batch of training or of log-probabilities; 0: samples are padded."""
     if not plan["packs"] and not plan["batches_dynamically"]:
         return 0
     return plan.get(f"packed_{phase}_tokens") or plan.get(f"dynamic_{phase}_tokens") or usual
 
 
 def _passes(run: RlRun, plan: Mapping[str, Any]) -> None:
-    """Micro-batches of log-probabilities, and what nemo_rl/models/policy/lm_policy.py of v0.7.0 asserts of them."""
+    """Set the micro-batches of log-probabilities, and note what nemo_rl/models/policy/lm_policy.py of v0.7.0 asserts of
+    them."""
     each, forced, samples = plan.get("logprob_samples") or run.mbs, plan["on_policy"], run.prompts * run.group
     tokens = _tokens(plan, each * (run.prompt_cap + run.response_cap), "logprob")
     run.forward = PassBatch(tokens_per_gpu=tokens) if tokens else PassBatch(mbs=each)
@@ -135,7 +136,7 @@ def _passes(run: RlRun, plan: Mapping[str, Any]) -> None:
 
 
 def _engine(section: Section, run: RlRun, engines: Mapping[str, Mapping[str, str]]) -> None:
-    """What the engine's own section says; Megatron's has the degrees of training where it says none."""
+    """Set what the engine's own section says; Megatron's has the degrees of training where it says none."""
     words = engines.get(run.engine, engines["vllm"])
     own, usual = f"{GENERATION}.{words['section']}", (run.tp, run.pp) if run.engine == "megatron" else (1, 1)
     run.engine_tp = section.count(f"{own}.{words['tp']}") or usual[0]
@@ -147,7 +148,7 @@ def _engine(section: Section, run: RlRun, engines: Mapping[str, Mapping[str, str
 
 
 def write(run: RlRun) -> dict[str, str]:
-    """grpo.yaml. Raises UnsupportedError for what NeMo-RL 0.7.0's GRPO has no keys for."""
+    """Write grpo.yaml. Raises UnsupportedError for what NeMo-RL 0.7.0's GRPO has no keys for."""
     if run.algorithm not in WRITTEN:
         raise UnsupportedError(f"NeMo-RL's run_grpo.py has no {run.algorithm}: use grpo or dapo")
     if run.critic_gpus or (run.staleness and not run.rollout_gpus):
@@ -165,7 +166,7 @@ def write(run: RlRun) -> dict[str, str]:
 
 
 def _fields(run: RlRun) -> dict[str, Any]:
-    """The words of the map that a run says."""
+    """Return the words of the map that a run says."""
     megatron, shared = run.back_end == "megatron", fields_of_run(run)
     nodes, each = node_split(run.train_gpus + run.rollout_gpus, run.gpus_per_node)
     engine_nodes, engine_node_gpus = node_split(run.rollout_gpus, each)
@@ -197,5 +198,5 @@ def _fields(run: RlRun) -> dict[str, Any]:
 
 
 def _plain(number: float) -> float | int:
-    """The number with four digits, a whole one without a point."""
+    """Return the number with four digits, a whole one without a point."""
     return int(number) if number == int(number) else float(f"{number:.4g}")

@@ -48,8 +48,8 @@ MICRO, CLASSIC_MICRO = (1, 1), (4, 8)
 
 
 def dotted(section: Section, wanted: str | None = None) -> tuple[Section, str]:
-    """The section with classic flags under their names of 0.11.2, and the release that it is for: the wanted one, or of those
-    without dots the newest that takes most of its flags."""
+    """Return the section with classic flags under their names of 0.11.2, and the release that it is for: the wanted one, or
+    of those without dots the newest that takes most of its flags."""
     classic = load_map("rl_openrlhf").more["classic"]
     if not any(name in section.flat for name in classic):
         return section, VERSION
@@ -63,8 +63,8 @@ def dotted(section: Section, wanted: str | None = None) -> tuple[Section, str]:
 
 
 def read(section: Section, wanted: str | None = None, alone: int | None = None) -> RlRun:
-    """The run; flags that are not there have the defaults of the release. `alone`: GPUs of train_ppo without Ray, on which all
-    models are, and generate by themselves. Raises InputError."""
+    """Return the run; flags that are not there have the defaults of the release. `alone`: GPUs of train_ppo without Ray, on
+    which all models are, and generate by themselves. Raises InputError."""
     file, (section, version) = section, dotted(section, wanted or (CLASSIC_VERSIONS[0] if alone else None))
     plan = read_fields(load_map("rl_openrlhf"), section).fields
     run = _run(plan, version)
@@ -81,7 +81,7 @@ def read(section: Section, wanted: str | None = None, alone: int | None = None) 
 
 
 def _asserted(run: RlRun, plan: Mapping[str, Any]) -> list[str]:
-    """What train_ppo_ray.py asserts of GPUs that roles share, and in 0.5 and 0.6 of prompts and engines."""
+    """Return what train_ppo_ray.py asserts of GPUs that roles share, and in 0.5 and 0.6 of prompts and engines."""
     actor, engines, wrong = run.train_gpus, run.engines, []
     if run.version in ASSERTING:
         oldest = run.version == ASSERTING[0]
@@ -106,7 +106,7 @@ def _asserted(run: RlRun, plan: Mapping[str, Any]) -> list[str]:
 
 
 def _run(plan: Mapping[str, Any], version: str) -> RlRun:
-    """Of train_ppo_ray; without what is noted."""
+    """Return the run of train_ppo_ray, without what is noted."""
     algorithm = algorithm_of(plan, plan.get("kl") != 0)
     engines, tp, together, asynchronous = plan["engines"], plan["engine_tp"], plan["together"], plan["asynchronous"]
     colocated = (together and not asynchronous) or engines == 0
@@ -134,7 +134,7 @@ def _run(plan: Mapping[str, Any], version: str) -> RlRun:
 
 
 def _micro_batches(plan: Mapping[str, Any], version: str) -> dict[str, Any]:
-    """Micro-batches of training, and of the passes over what was generated (openrlhf/trainer/ppo_utils)."""
+    """Return micro-batches of training, and of the passes over what was generated (openrlhf/trainer/ppo_utils)."""
     training, forward = MICRO if version == VERSION else CLASSIC_MICRO
     batch = {"mbs": plan.get("mbs") or training}
     if not plan["dynamic"]:
@@ -144,14 +144,14 @@ def _micro_batches(plan: Mapping[str, Any], version: str) -> dict[str, Any]:
 
 
 def _share(plan: Mapping[str, Any], version: str) -> float:
-    """Of memory for an engine."""
+    """Return the share of memory for an engine."""
     oldest = version == CLASSIC_VERSIONS[0]
     share = float(plan.get("memory_share", OLDEST_SHARE if oldest else SHARE))
     return TOGETHER_SHARE if oldest and plan["together"] and OLDEST_SHARE <= share < 1.0 else share
 
 
 def _note(section: Section, run: RlRun, plan: Mapping[str, Any]) -> None:
-    """What is priced as another or not at all."""
+    """Note what is priced as another or not at all."""
     stage = plan.get("stage", 2)
     if stage not in (2, 3):
         run.notes.append(note(f"ZeRO stage {stage} is priced as stage 2, which needs less memory"))
@@ -164,7 +164,7 @@ def _note(section: Section, run: RlRun, plan: Mapping[str, Any]) -> None:
 
 
 def write(run: RlRun) -> dict[str, str]:
-    """run_openrlhf.sh. Raises UnsupportedError for what OpenRLHF has no flags for."""
+    """Write run_openrlhf.sh. Raises UnsupportedError for what OpenRLHF has no flags for."""
     if run.algorithm not in WRITTEN:
         raise UnsupportedError(f"OpenRLHF's train_ppo_ray has no {run.algorithm}: use {', '.join(WRITTEN)}")
     if run.pp > 1 or run.back_end != "fsdp" or (run.recompute != NONE and run.recompute.granularity != "full"):
@@ -192,7 +192,7 @@ def write(run: RlRun) -> dict[str, str]:
 
 
 def _fields(run: RlRun) -> dict[str, Any]:
-    """The words of the map that a run says."""
+    """Return the words of the map that a run says."""
     critic_nodes, critic_node_gpus = node_split(run.critic_gpus, run.gpus_per_node) if run.critic_gpus else (None, None)
     apart, tokens = bool(run.rollout_gpus or run.critic_gpus), run.tokens_per_gpu or None
     return {

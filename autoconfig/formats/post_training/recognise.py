@@ -38,8 +38,8 @@ class Recognised:
 
 
 def recognise(text: str, folder: Path | None = None, settings: Tree | None = None) -> Recognised:
-    """Which framework's file it is, by its words; with what the files that it lies over say; `settings`: variables. Raises
-    InputError, UnsupportedError."""
+    """Recognise which framework's file it is, by its words; with what the files that it lies over say; `settings`:
+    variables. Raises InputError, UnsupportedError."""
     require_short(text)
     first = next((line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")), "")
     if re.match(r"(?:---\s*$|[A-Za-z_][\w.]*\s*:(?:\s|$))", first):
@@ -51,7 +51,7 @@ def recognise(text: str, folder: Path | None = None, settings: Tree | None = Non
 
 
 def _of_yaml(text: str, folder: Path | None) -> Recognised:
-    """Of a mapping of settings."""
+    """Recognise a mapping of settings."""
     values = load_yaml(text)
     if not isinstance(values, dict):
         raise InputError(f"this YAML holds no mapping; give {WANTED}")
@@ -139,7 +139,7 @@ SCRIPTS = {
 
 
 def _of_the_program(words: tuple[str, ...]) -> tuple[Remark, ...]:
-    """A note where another trainer than verl's own starts."""
+    """Return a note where another trainer than verl's own starts."""
     program = next((word for word in reversed(words) if re.search(r"\.py$|^[A-Za-z_]\w*(?:\.\w+)+$", word)), "")
     if not program or program.removesuffix(".py").replace("/", ".").rpartition(".")[2] in PROGRAMS:
         return ()
@@ -148,7 +148,7 @@ def _of_the_program(words: tuple[str, ...]) -> tuple[Remark, ...]:
 
 
 def _of_a_configuration(name: str) -> tuple[Remark, ...]:
-    """A note where the overrides lie over another configuration than the trainer's."""
+    """Return a note where the overrides lie over another configuration than the trainer's."""
     if not name or name.removesuffix(".yaml") in CONFIGURATIONS:
         return ()
     why = "not read: what it has and the script does not is as in verl's ppo_trainer"
@@ -156,7 +156,7 @@ def _of_a_configuration(name: str) -> tuple[Remark, ...]:
 
 
 def _elsewhere(text: str) -> str:
-    """What reads a file of supervised training, or plans it."""
+    """Say what reads a file of supervised training, or plans it."""
     trains = re.search(r"\btrain_(sft|dpo|rm|kto|kd)\b|\b(?:fsdp_)?(sft)_trainer\b|\b(?:trl )(sft|dpo|kto|reward)\b", text)
     if trains:
         name = next(group for group in trains.groups() if group)
@@ -194,5 +194,5 @@ def _flag(text: str) -> str:
 
 
 def _known(values: Mapping[str, object]) -> dict[str, object]:
-    """Values; of a list of lengths or files only that it is there. Hydra's `null` is None."""
+    """Return the values, Hydra's `null` as None."""
     return {key: value if not isinstance(value, str) or value != "null" else None for key, value in values.items()}

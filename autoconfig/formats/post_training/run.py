@@ -139,7 +139,7 @@ class RlRun:
 
     @property
     def algorithm_said(self) -> str:
-        """As the file names it."""
+        """Return the algorithm as the file names it."""
         return self.algorithm_word or self.algorithm
 
     @property
@@ -148,7 +148,7 @@ class RlRun:
 
 
 def map_of_framework(framework: str) -> Map:
-    """The map of a framework's files."""
+    """Return the map of a framework's files."""
     return load_map(f"rl_{framework.replace('-', '_')}")
 
 
@@ -158,8 +158,8 @@ RUN_FIELDS = {one.name for one in fields(RlRun)}
 
 
 def run_of_fields(plan: Mapping[str, Any], framework: str, model: str, **own: Any) -> RlRun:
-    """The run of what a file says by its map, and of `own` fields in their place; `model`: the key that names the model. Raises
-    InputError where none is named."""
+    """Return the run of what a file says by its map, and of `own` fields in their place; `model`: the key that names the
+    model. Raises InputError where none is named."""
     if plan.get("model") is None:
         raise InputError(f"{model} is not in the file: say --model NAME")
     fields_of_map = {name: value for name, value in plan.items() if name in RUN_FIELDS}
@@ -175,12 +175,12 @@ def run_of_fields(plan: Mapping[str, Any], framework: str, model: str, **own: An
 
 
 def algorithm_of(plan: Mapping[str, Any], kl: object) -> str:
-    """The algorithm of a file; without a KL term GRPO has DAPO's set of passes."""
+    """Return the algorithm of a file; without a KL term GRPO has DAPO's set of passes."""
     return "dapo" if plan["algorithm"] == "grpo" and not kl else str(plan["algorithm"])
 
 
 def recompute_of(plan: Mapping[str, Any]) -> Recompute:
-    """What Megatron-LM's four words of recomputation say, or a switch of it."""
+    """Return what Megatron-LM's four words of recomputation say, or a switch of it."""
     if plan.get("checkpointing"):
         return Recompute.parse("full")
     if plan.get("granularity") == "full":
@@ -191,12 +191,12 @@ def recompute_of(plan: Mapping[str, Any]) -> Recompute:
 
 
 def fraction_on_cpu(plan: Mapping[str, Any]) -> float:
-    """Share of the optimizer on the host; all of it where it is there and its share is not given."""
+    """Return the share of the optimizer on the host; all of it where it is there and its share is not given."""
     return min(max(plan.get("optimizer_fraction", 1.0), 0.0), 1.0) if plan.get("optimizer_on_cpu") else 0.0
 
 
 def fields_of_run(run: RlRun) -> dict[str, Any]:
-    """The words of the maps that a run says; None where one is not written."""
+    """Return the words of the maps that a run says; None where one is not written."""
     recompute, alone = run.recompute, run.rollout_gpus > 0
     engine_nodes, engine_node_gpus = node_split(run.rollout_gpus, run.gpus_per_node) if alone else (None, None)
     return {
@@ -230,7 +230,8 @@ def job_of(
     *,
     download: bool = False,
 ) -> PostTrainingJob:
-    """The job; mean lengths that are not given are assumed and noted. Raises InputError for unknown names and odd lengths."""
+    """Return the job; mean lengths that are not given are assumed and noted. Raises InputError for unknown names and odd
+    lengths."""
     policy, remarks = _policy(run.model, like, download)
     run.notes += remarks
     require_decoder(policy)
@@ -264,7 +265,7 @@ def job_of(
 
 
 def _passes_of(run: RlRun) -> Algorithm:
-    """The run's algorithm with the passes and the rounds of sampling that it has."""
+    """Return the run's algorithm with the passes and the rounds of sampling that it has."""
     algorithm, dapo = load_algorithm(run.algorithm), load_algorithm("dapo")
     return replace(
         algorithm,
@@ -275,7 +276,7 @@ def _passes_of(run: RlRun) -> Algorithm:
 
 
 def _mean_lengths(run: RlRun, prompt: int | None, response: int | None) -> tuple[int, int]:
-    """Mean tokens of (a prompt, a response): as they are given, as the file says, else assumed and noted."""
+    """Return the mean tokens of (a prompt, a response): as they are given, as the file says, else assumed and noted."""
     usual, own = section("lengths"), (run.prompt_mean, run.response_mean)
     if 0 < own[0] <= run.prompt_cap and 0 < own[1] <= run.response_cap and prompt is None and response is None:
         prompt, response = (round(length) for length in own)
@@ -290,7 +291,8 @@ def _mean_lengths(run: RlRun, prompt: int | None, response: int | None) -> tuple
 
 
 def _policy(name: str, like: str | None, download: bool) -> tuple[ModelSpec, list[Remark]]:
-    """The model, and what of it was assumed: of a folder that is on another machine, the catalogue's whose name it has."""
+    """Return the model, and what of it was assumed: of a folder that is on another machine, the catalogue's whose name it
+    has."""
     try:
         return read_model(name, local_files=True, like=like, download=download)
     except FileError:
@@ -302,13 +304,13 @@ def _policy(name: str, like: str | None, download: bool) -> tuple[ModelSpec, lis
 
 
 def _scorer(name: str, policy: ModelSpec) -> ModelSpec:
-    """The reward model of this name; the policy where the catalogue does not know it."""
+    """Return the reward model of this name; the policy where the catalogue does not know it."""
     scorer = named_by(name)
     return load_model(scorer) if scorer else policy
 
 
 def named_by(folder: str) -> str | None:
-    """The catalogue's model whose name ends the path."""
+    """Return the catalogue's model whose name ends the path."""
     names, parts = model_aliases(), re.sub(r"[\s_-]+", "-", folder.strip().lower()).strip("/").split("/")
     ends = {alias.rpartition("/")[2]: name for alias, name in names.items()}
     return names.get("/".join(parts[-2:])) or names.get(parts[-1]) or ends.get(parts[-1])
@@ -323,12 +325,12 @@ def sample_dynamically(run: RlRun, times: float | None) -> None:
 
 
 def split_experts(tp: int) -> Remark:
-    """The note on a degree of experts that is null, for which Megatron-Core takes tp."""
+    """Return the note on a degree of experts that is null, for which Megatron-Core takes tp."""
     return Remark("expert_tensor_parallel_size", tp, "not given: experts are split over tp too, 1 leaves them whole")
 
 
 def in_bf16(key: str) -> Remark:
-    """The note on numbers of fewer bits than are priced."""
+    """Return the note on numbers of fewer bits than are priced."""
     return Remark(key, None, "fewer bits than the bf16 that is priced, which takes more memory and time", Effect.LESS_MEMORY)
 
 
@@ -349,7 +351,7 @@ def score_by(run: RlRun, name: object, gpus: int = 0, *, beside: bool = False) -
 
 
 def placement_of(run: RlRun, tokens: float) -> Placement:
-    """The placement of a run that `broken` lets through; `tokens` of a usual sample, which a micro-batch must hold."""
+    """Return the placement of a run that `broken` lets through; `tokens` of a usual sample, which a micro-batch must hold."""
     fsdp = run.back_end == "fsdp" and run.train_gpus > 1
     packed = run.tokens_per_gpu or (round(run.mbs * tokens / PACKED) if run.removes_padding else 0)
     reference = run.reference_forward
@@ -384,19 +386,19 @@ def placement_of(run: RlRun, tokens: float) -> Placement:
 
 
 def _packed(batch: PassBatch, run: RlRun, tokens: float) -> PassBatch:
-    """The micro-batch as it is priced: packed where samples lose their padding."""
+    """Return the micro-batch as it is priced: packed where samples lose their padding."""
     if batch.mbs and run.removes_padding and not batch.tokens_per_gpu:
         batch = PassBatch(tokens_per_gpu=round(batch.mbs * tokens / PACKED), samples=batch.mbs)
     return replace(batch, tokens_per_gpu=max(batch.tokens_per_gpu, round(tokens))) if batch.tokens_per_gpu else batch
 
 
 def checkpoint_of(job: PostTrainingJob) -> str:
-    """The folder or hub's id of the policy; empty where neither the caller nor the catalogue says it."""
+    """Return the folder or hub's id of the policy; empty where neither the caller nor the catalogue says it."""
     return job.checkpoint or ("" if job.policy.model_type else hub_id(job.policy.name))
 
 
 def run_of(job: PostTrainingJob, placement: Placement, version: str) -> RlRun:
-    """The run of a planned placement."""
+    """Return the run of a planned placement."""
     plan, engine, node = placement.train, placement.engine, job.gpus_per_node or job.gpu.gpus_per_node
     gpus = plan.world_size
     nodes, each = (gpus // node, node) if gpus % node == 0 else (1, gpus)
@@ -433,8 +435,8 @@ def run_of(job: PostTrainingJob, placement: Placement, version: str) -> RlRun:
 
 
 def lengths_line(job: PostTrainingJob) -> str:
-    """Of a file that is written: the mean lengths that its seconds are of, and what samples do between turns, which no
-    framework has a key for."""
+    """Return the remark of a file that is written: the mean lengths that its seconds are of, and what samples do between
+    turns, which no framework has a key for."""
     a = job.agents
     turns = [a.turns, a.tool_seconds, a.tool_spread, a.tool_tokens, a.sandboxes, "kept" if a.keeps_prefix else "dropped"]
     between = f"\n# {TURNS.format(*turns)}" if a.turns > 1 else ""
@@ -442,7 +444,7 @@ def lengths_line(job: PostTrainingJob) -> str:
 
 
 def said_agents(text: str) -> Agents:
-    """Of a file with that line; of others one turn."""
+    """Return what samples do between turns in a file with that remark; of others one turn."""
     number = r"(\d{1,7}(?:\.\d{1,6})?)"
     wanted = TURNS.replace("{:d}", r"(\d{1,7})").replace("{:g}", number).replace("{}", "(kept|dropped)")
     match = re.search(f"^# {wanted}$", "\n".join(text.splitlines()[:8]), re.MULTILINE)
@@ -460,17 +462,17 @@ def said_agents(text: str) -> Agents:
 
 
 def said_lengths(text: str) -> tuple[float, float]:
-    """(mean prompt, mean response) in tokens of a file with that line; zeros of others."""
+    """Return (mean prompt, mean response) in tokens of a file with that remark; zeros of others."""
     head = "\n".join(text.splitlines()[:8])
     match = re.search("^# " + LENGTHS.replace("{:.0f}", r"(\d{1,7})") + "$", head, re.MULTILINE)
     return (float(match[1]), float(match[2])) if match else (0.0, 0.0)
 
 
 def model_line(run: RlRun) -> str:
-    """Of a script: MODEL, which the caller may set."""
+    """Return the line of a script that sets MODEL, which the caller may set."""
     return f'MODEL="${{MODEL:-{run.checkpoint}}}"' if run.checkpoint else f'MODEL="${{MODEL:?give {ASKED}}}"'
 
 
 def node_split(gpus: int, per_node: int) -> tuple[int, int]:
-    """(nodes, GPUs of each)."""
+    """Return (nodes, GPUs of each)."""
     return (gpus // per_node, per_node) if gpus % per_node == 0 else (1, gpus)

@@ -34,14 +34,14 @@ RESPONSE = 1024
 
 
 def own_keys(names: Iterable[str]) -> list[str]:
-    """Those that are no argument of Megatron-LM or SGLang."""
+    """Return the keys that are no argument of Megatron-LM or SGLang."""
     megatron = {name.lstrip("-").replace("-", "_") for name in known_arguments()}
     return [name for name in names if name not in megatron and not name.startswith(OTHERS)]
 
 
 def read(section: Section, *, ahead: bool) -> RlRun:
-    """The run; arguments that are not there have the defaults of slime 0.3.1. `ahead`: train_async.py generates a step ahead.
-    Raises InputError."""
+    """Return the run; arguments that are not there have the defaults of slime 0.3.1. `ahead`: train_async.py generates a
+    step ahead. Raises InputError."""
     reading = read_fields(load_map("rl_slime"), section)
     run = _run(reading.fields, ahead=ahead)
     if "response_cap" not in reading.fields:
@@ -55,7 +55,7 @@ def read(section: Section, *, ahead: bool) -> RlRun:
 
 
 def _run(plan: Mapping[str, Any], *, ahead: bool) -> RlRun:
-    """What the arguments of placement say. Raises InputError for those that slime requires."""
+    """Return what the arguments of placement say. Raises InputError for those that slime requires."""
     kl, together = plan["kl_loss"] or bool(plan["kl_coef"]), plan["together"]
     algorithm = algorithm_of(plan, kl)
     if not together and plan["engine_gpus"] < 1:
@@ -91,14 +91,14 @@ def _run(plan: Mapping[str, Any], *, ahead: bool) -> RlRun:
 
 
 def _caps(plan: Mapping[str, Any]) -> tuple[int, int]:
-    """Most tokens of (a prompt, a response); what is not given is what the context leaves."""
+    """Return the most tokens of (a prompt, a response); what is not given is what the context leaves."""
     context = plan["context"]
     response = plan.get("response_cap") or (max(1, context - LEAST_PROMPT) if context else RESPONSE)
     return plan.get("prompt_cap") or (context - response if context > response else LEAST_PROMPT), response
 
 
 def _samples(run: RlRun, plan: Mapping[str, Any]) -> None:
-    """Micro-batches of passes, and what slime refuses (slime/utils/arguments.py, train_async.py)."""
+    """Set the micro-batches of passes, and note what slime refuses (slime/utils/arguments.py, train_async.py)."""
     if plan["dynamic"] and run.tokens_per_gpu:
         run.forward = PassBatch(tokens_per_gpu=plan.get("logprob_tokens") or run.tokens_per_gpu)
     elif plan["dynamic"]:

@@ -23,7 +23,7 @@ LEAST_BATCH = 16
 
 
 def read(section: Section, gpus: int | None) -> RlRun:
-    """The run on `gpus` GPUs. Raises InputError, and UnsupportedError for other kinds of training than GRPO."""
+    """Return the run on `gpus` GPUs. Raises InputError, and UnsupportedError for other kinds of training than GRPO."""
     kind = section.word("rlhf_type") or "dpo"
     if kind != "grpo":
         plan = f": `autoconfig rl --algorithm {kind}` plans that" if kind in ("dpo", "rm", "ppo", "kto") else ""
@@ -48,7 +48,7 @@ def read(section: Section, gpus: int | None) -> RlRun:
 
 
 def _shards(deepspeed: str, run: RlRun) -> None:
-    """What --deepspeed shards: `zero2`, `zero3` and the same with `_offload`, or a file that is not here."""
+    """Set what --deepspeed shards: `zero2`, `zero3` and the same with `_offload`, or a file that is not here."""
     name = deepspeed.rpartition("/")[2].lower()
     run.sharding, run.cpu_optimizer = 3 if "zero3" in name else 2, 1.0 if "offload" in name else 0.0
     if "zero2" not in name and "zero3" not in name:

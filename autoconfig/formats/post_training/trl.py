@@ -21,8 +21,8 @@ WRITTEN = ("grpo", "dapo")
 
 
 def read(section: Section, gpus: int | None, release: str | None = None) -> RlRun:
-    """The run on `gpus` GPUs, which a TRL file does not name; what it leaves out as in the release, else in the newest that
-    takes most of its keys. Raises InputError."""
+    """Return the run on `gpus` GPUs, which a TRL file does not name; what it leaves out as in the release, else in the
+    newest that takes most of its keys. Raises InputError."""
     version = release or likeliest_version("trl", section.flat, versions("trl"))
     run = _run(section, gpus, version)
     if not release and version != VERSION:
@@ -34,7 +34,7 @@ def read(section: Section, gpus: int | None, release: str | None = None) -> RlRu
 
 
 def _run(section: Section, gpus: int | None, version: str) -> RlRun:
-    """The same of this release."""
+    """Return the run of a file of this release."""
     table = load_map("rl_trl")
     older = table.more["older"].get(version, {})
     section.flat.update({key: value for key, value in older.items() if section.flat.get(key) is None})
@@ -65,7 +65,7 @@ def _run(section: Section, gpus: int | None, version: str) -> RlRun:
 
 
 def _generation_batch(plan: Mapping[str, Any], gpus: int) -> int:
-    """Samples that are generated at once. Raises InputError for those that TRL refuses."""
+    """Return samples that are generated at once. Raises InputError for those that TRL refuses."""
     batch, device_step, group = plan.get("batch"), plan["mbs"] * gpus, plan["group"]
     if batch and plan.get("repeats"):
         raise InputError("generation_batch_size and steps_per_generation are both given: TRL takes one of them")
@@ -78,7 +78,7 @@ def _generation_batch(plan: Mapping[str, Any], gpus: int) -> int:
 
 
 def write(run: RlRun) -> dict[str, str]:
-    """grpo.yaml and accelerate.yaml. Raises UnsupportedError for what TRL has no keys for."""
+    """Write grpo.yaml and accelerate.yaml. Raises UnsupportedError for what TRL has no keys for."""
     gpus, each = run.train_gpus, run.mbs
     if run.algorithm not in WRITTEN:
         raise UnsupportedError(f"trl grpo is no {run.algorithm}: use grpo or dapo")
@@ -99,7 +99,7 @@ def write(run: RlRun) -> dict[str, str]:
 
 
 def _yaml(run: RlRun) -> str:
-    """The settings, with a remark behind the model that is asked for and behind the numbers of weights."""
+    """Return the settings, with a remark behind the model that is asked for and behind the numbers of weights."""
     dtype = "bfloat16" if run.lora_rank else "float32"
     fields = {
         **fields_of_run(run),
@@ -125,7 +125,7 @@ def _yaml(run: RlRun) -> str:
 
 
 def _accelerate(run: RlRun) -> str:
-    """What starts the processes, with DeepSpeed ZeRO-3."""
+    """Return accelerate's file, which starts the processes with DeepSpeed ZeRO-3."""
     lines = [
         MARK,
         "compute_environment: LOCAL_MACHINE",

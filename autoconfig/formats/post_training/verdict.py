@@ -64,7 +64,7 @@ class MicroBatchVerdict:
 
     @property
     def said(self) -> str:
-        """As a sentence."""
+        """Return the verdict as a sentence."""
         each, count = " a sample" if self.padded else "", f"{self.drawn} drawn"
         samples = f"{self.samples:,} {'sample' if self.samples == 1 else 'samples'}"
         what = f"of {samples}{', padded' if self.padded else ''}: " if self.samples else "filled up: "
@@ -76,7 +76,7 @@ class MicroBatchVerdict:
 
 
 def verdict(job: PostTrainingJob, placement: Placement) -> MicroBatchVerdict:
-    """What of training comes and what fits."""
+    """Judge the micro-batches of training: what comes and what fits."""
     samples = job.trained / job.updates
     return _judged(
         job, placement.train, samples, placement.tokens_per_gpu, placement.samples, "training", _trains(job, placement)
@@ -84,7 +84,7 @@ def verdict(job: PostTrainingJob, placement: Placement) -> MicroBatchVerdict:
 
 
 def pass_verdicts(job: PostTrainingJob, placement: Placement) -> tuple[MicroBatchVerdict, ...]:
-    """The same of every pass that has micro-batches of its own."""
+    """Judge those of every pass that has micro-batches of its own."""
     trained, verdicts = training_memory(job, placement), []
     for batch in own_passes(job, placement):
         plan, tokens = pass_plan(placement, batch)
@@ -97,7 +97,7 @@ def pass_verdicts(job: PostTrainingJob, placement: Placement) -> tuple[MicroBatc
 
 
 def _trains(job: PostTrainingJob, placement: Placement) -> Callable[[Microbatches], bool]:
-    """Whether training with a micro-batch is within the GPU."""
+    """Return whether training with a micro-batch is within the GPU."""
     return lambda cut: training_bytes(job, placement, training_memory(job, placement, cut)) <= job.gpu.memory_bytes
 
 
@@ -110,7 +110,7 @@ def _judged(
     phase: str,
     holds: Callable[[Microbatches], bool],
 ) -> MicroBatchVerdict:
-    """The micro-batches into which these samples are cut, as `largest_of` has them."""
+    """Return the micro-batches into which these samples are cut, as `largest_of` has them."""
     cut = largest_of(job, plan, samples, tokens_per_gpu, size)
     own = own_samples(job, plan, samples)
     if not tokens_per_gpu:
@@ -140,7 +140,7 @@ def _with_tokens(cut: Microbatches, tokens: int, plan: TrainPlan) -> Microbatche
 
 
 def _most(holds: Callable[[int], bool], cap: int) -> int:
-    """The largest number up to `cap` that holds, to FINE; 0 where none does."""
+    """Return the largest number up to `cap` that holds, to FINE; 0 where none does."""
     if holds(cap):
         return cap
     low, high = 0, cap
@@ -151,13 +151,13 @@ def _most(holds: Callable[[int], bool], cap: int) -> int:
 
 
 def all_filled(job: PostTrainingJob, placement: Placement) -> bool:
-    """Micro-batches of training and of passes are filled up."""
+    """Return whether micro-batches of training and of passes are filled up."""
     own = all(batch.tokens_per_gpu and not batch.samples for batch in own_passes(job, placement))
     return own and placement.tokens_per_gpu > 0 and not placement.samples
 
 
 def surely(job: PostTrainingJob, placement: Placement, chance: float) -> bool:
-    """Training and passes have this chance to fit."""
+    """Return whether training and passes have this chance to fit."""
     return training_chance(job, placement, training_memory(job, placement)) >= chance
 
 
@@ -166,8 +166,8 @@ MEANS = 9
 
 
 def chance_over_means(job: PostTrainingJob, priced: PricedPlacement) -> float:
-    """The chance to fit over mean responses as published runs with such caps have them: lognormal around what is assumed
-    (data/post_training.toml, `[unknowns]`), at most the cap."""
+    """Return the chance to fit over mean responses as published runs with such caps have them: lognormal around what is
+    assumed (data/post_training.toml, `[unknowns]`), at most the cap."""
     memory, placement = priced.memory, priced.placement
     if all_filled(job, placement):
         return memory.chance
@@ -181,8 +181,8 @@ def chance_over_means(job: PostTrainingJob, priced: PricedPlacement) -> float:
 
 
 def turning_mean(job: PostTrainingJob, placement: Placement, chance: float) -> int | None:
-    """The largest mean response with which training and passes have this chance to fit; 0: none has; None: every mean up to the
-    cap has."""
+    """Return the largest mean response with which training and passes have this chance to fit; 0: none has; None: every mean
+    up to the cap has."""
 
     def holds(mean: int) -> bool:
         return surely(replace(job, responses=replace(job.responses, mean=float(max(mean, 1)))), placement, chance)
@@ -191,7 +191,8 @@ def turning_mean(job: PostTrainingJob, placement: Placement, chance: float) -> i
 
 
 def hanging_on(job: PostTrainingJob, placement: Placement, chance: float) -> str:
-    """How the verdict hangs on a mean response that was assumed, where training and passes are to fit with this chance."""
+    """Return how the verdict hangs on a mean response that was assumed, where training and passes are to fit with this
+    chance."""
     what = "training and its passes fit" if own_passes(job, placement) else "training fits"
     if all_filled(job, placement):
         return f"whether {what} does not hang on it: micro-batches are filled up"
@@ -202,8 +203,8 @@ def hanging_on(job: PostTrainingJob, placement: Placement, chance: float) -> str
 
 
 def with_fewer(job: PostTrainingJob, placement: Placement, chance: float) -> tuple[int, PricedPlacement] | None:
-    """(samples, the placement with micro-batches of so many): the most of which training and passes have this chance to fit,
-    else one; None where there is one already, or micro-batches are filled up."""
+    """Return (samples, the placement with micro-batches of so many): the most of which training and passes have this chance
+    to fit, else one; None where there is one already, or micro-batches are filled up."""
     size = placement.samples or placement.train.mbs
     if size == 1 or (placement.tokens_per_gpu and not placement.samples):
         return None
@@ -213,7 +214,7 @@ def with_fewer(job: PostTrainingJob, placement: Placement, chance: float) -> tup
 
 
 def _of_samples(placement: Placement, count: int) -> Placement:
-    """The placement with at most so many samples in micro-batches of training and of passes."""
+    """Return the placement with at most so many samples in micro-batches of training and of passes."""
     size = placement.samples or placement.train.mbs
     fewer = replace(placement, forward=_pass_of(placement.forward, count))
     if placement.reference_forward:
@@ -232,9 +233,9 @@ def _pass_of(batch: PassBatch, count: int) -> PassBatch:
 
 
 def filled_up(job: PostTrainingJob, placement: Placement, chance: float) -> PricedPlacement | None:
-    """The placement with micro-batches of training and of passes that are filled up to a number of tokens: the most of which
-    training has this chance to fit, else as many as are within the GPU, and at least the longest sample. None where that does
-    not fit, or the framework pads."""
+    """Return the placement with micro-batches of training and of passes that are filled up to a number of tokens: the most
+    of which training has this chance to fit, else as many as are within the GPU, and at least the longest sample. None where
+    that does not fit, or the framework pads."""
     plan = placement.train
     if not job.framework.packs:
         return None

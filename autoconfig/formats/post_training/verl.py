@@ -45,8 +45,8 @@ TOOLS = '  actor_rollout_ref.rollout.multi_turn.tool_config_path="${TOOL_CONFIG:
 
 
 def read(section: Section, config_name: str = "", release: str | None = None) -> RlRun:
-    """The run; keys that are not there have the defaults of verl 0.9.1, engines and padding those of `release`. Raises
-    InputError."""
+    """Return the run; keys that are not there have the defaults of verl 0.9.1, engines and padding those of `release`.
+    Raises InputError."""
     if "megatron" in config_name and not section.has(f"{ACTOR}.strategy", "model_engine"):
         section.flat["model_engine"] = "megatron"
     reading = read_fields(load_map("rl_verl"), section)
@@ -64,7 +64,7 @@ def read(section: Section, config_name: str = "", release: str | None = None) ->
 
 
 def _run(section: Section, plan: dict[str, Any], release: str | None) -> RlRun:
-    """The run without its passes and what is particular to a back end."""
+    """Return the run without its passes and what is particular to a back end."""
     version, kl = release or VERSION, plan["kl"] or plan["kl_reward"]
     algorithm = algorithm_of(plan, kl)
     alone = not plan["hybrid"] or plan["mode"] == "separate_async"
@@ -90,12 +90,12 @@ def _run(section: Section, plan: dict[str, Any], release: str | None) -> RlRun:
 
 
 def _engine_gpus(plan: Mapping[str, Any]) -> int:
-    """GPUs of engines that have their own; 0 where their nodes are not given."""
+    """Return GPUs of engines that have their own; 0 where their nodes are not given."""
     return int((plan.get("engine_nodes") or 0) * (plan.get("engine_node_gpus") or plan["gpus_per_node"]))
 
 
 def _engine(plan: Mapping[str, Any], release: str | None) -> dict[str, Any]:
-    """The engine, whether it runs CUDA graphs, and whether that is certain."""
+    """Return the engine, whether it runs CUDA graphs, and whether that is certain."""
     eager, name = plan.get("eager"), plan["engine_name"]
     graphs = load_framework("verl").graphs(f"verl {release or VERSION}", name) if eager is None else not eager
     certain = bool(release) or name != "vllm" or eager is not None
@@ -103,14 +103,15 @@ def _engine(plan: Mapping[str, Any], release: str | None) -> dict[str, Any]:
 
 
 def _prompts(section: Section, plan: Mapping[str, Any]) -> int:
-    """Of a step; the fully asynchronous trainer says them in mini-batches, beside a train_batch_size of 0."""
+    """Return the prompts of a step; the fully asynchronous trainer says them in mini-batches, beside a train_batch_size of
+    0."""
     if not section.has("async_training"):
         return section.count("data.train_batch_size") or int(plan["prompts"])
     return int(plan["minibatch_prompts"] * plan["async_batches"] * plan["async_steps"])
 
 
 def _removes_padding(plan: Mapping[str, Any], version: str) -> bool:
-    """Whether a micro-batch of so many samples holds their tokens alone."""
+    """Return whether a micro-batch of so many samples holds their tokens alone."""
     release = release_numbers(version)
     if load_framework("verl").padded_to(version, plan["back_end"]) == "none":
         return True
@@ -131,7 +132,7 @@ def _pad_as_any(run: RlRun) -> None:
 
 
 def _back_end(run: RlRun, plan: Mapping[str, Any]) -> None:
-    """Degrees, recomputation and what waits on the host."""
+    """Set degrees, recomputation and what waits on the host, as the back end has them."""
     if run.back_end == "megatron":
         if run.etp > 1 and not plan.get("etp"):
             run.notes.append(split_experts(run.tp))
@@ -145,8 +146,8 @@ def _back_end(run: RlRun, plan: Mapping[str, Any]) -> None:
 
 
 def _passes(section: Section, run: RlRun, plan: Mapping[str, Any]) -> None:
-    """Micro-batches of training and of log-probabilities, and what verl/utils/config.py (validate_config) and the workers
-    refuse of these."""
+    """Set the micro-batches of training and of log-probabilities, and note what verl/utils/config.py (validate_config) and
+    the workers refuse of these."""
     run.mbs = plan.get("samples") or _of_all_ranks(plan.get("all_samples") or 0, run)
     run.forward = _pass("forward", run, plan)
     used = load_algorithm(run.algorithm).reference_passes and not run.no_reference
@@ -169,7 +170,7 @@ def _passes(section: Section, run: RlRun, plan: Mapping[str, Any]) -> None:
 
 
 def _pass(name: str, run: RlRun, plan: Mapping[str, Any]) -> PassBatch:
-    """The micro-batch of one pass (defaults: rollout.yaml and ref.yaml of verl/trainer/config)."""
+    """Return the micro-batch of one pass (defaults: rollout.yaml and ref.yaml of verl/trainer/config)."""
     if plan.get(f"{name}_dynamic", plan["dynamic"]):
         return PassBatch(tokens_per_gpu=plan.get(f"{name}_tokens") or plan["token_cap"])
     each, every = plan.get(f"{name}_samples"), plan.get(f"{name}_all_samples")
@@ -181,8 +182,9 @@ def _share_of_a_rank(samples: int, run: RlRun) -> int:
 
 
 def _of_all_ranks(samples: int, run: RlRun) -> int:
-    """The share of one rank in ppo_micro_batch_size, which verl/workers/{fsdp,megatron}_workers.py divide. Raises InputError
-    where samples are not packed and nothing says how many a micro-batch has (verl/workers/config/actor.py of 0.9.1)."""
+    """Return the share of one rank in ppo_micro_batch_size, which verl/workers/{fsdp,megatron}_workers.py divide. Raises
+    InputError where samples are not packed and nothing says how many a micro-batch has (verl/workers/config/actor.py of
+    0.9.1)."""
     if not samples and not run.tokens_per_gpu:
         raise InputError(
             f"{ACTOR}.ppo_micro_batch_size_per_gpu is not given, nor {ACTOR}.use_dynamic_bsz=True: verl refuses a run without "
@@ -192,7 +194,7 @@ def _of_all_ranks(samples: int, run: RlRun) -> int:
 
 
 def _note(section: Section, run: RlRun, plan: Mapping[str, Any]) -> None:
-    """What is there and not priced, or priced as another; and the pass that verl/trainer/ppo/ray_trainer.py leaves out."""
+    """Note what is there and not priced, or priced as another, and the pass that verl/trainer/ppo/ray_trainer.py leaves out."""
     estimator = plan["estimator"]
     remarks = {
         "algorithm.rollout_correction.bypass_mode: no pass of the policy's log-probabilities": run.no_policy_pass,
@@ -216,7 +218,7 @@ def _note(section: Section, run: RlRun, plan: Mapping[str, Any]) -> None:
 
 
 def write(run: RlRun) -> dict[str, str]:
-    """run_verl.sh. Raises UnsupportedError for what verl 0.9.1 has no keys for."""
+    """Write run_verl.sh. Raises UnsupportedError for what verl 0.9.1 has no keys for."""
     if run.algorithm not in WRITTEN:
         raise UnsupportedError(f"verl's trainer has no {run.algorithm} here: use {', '.join(WRITTEN)}")
     if run.critic_gpus:
@@ -243,7 +245,7 @@ def write(run: RlRun) -> dict[str, str]:
 
 
 def _words(run: RlRun) -> Iterator[tuple[str, Any]]:
-    """Key and value of every override; those that the base configuration lacks with hydra's `+`."""
+    """Return key and value of every override; those that the base configuration lacks with hydra's `+`."""
     words = list(written_paths(load_map("rl_verl"), _fields(run)))
     optimizer = [word for word in words if word[0].startswith(f"{ACTOR}.optim.")]
     words = [word for word in words if word not in optimizer]
@@ -255,7 +257,7 @@ def _words(run: RlRun) -> Iterator[tuple[str, Any]]:
 
 
 def _fields(run: RlRun) -> dict[str, Any]:
-    """The words of the map that a run says."""
+    """Return the words of the map that a run says."""
     alone, samples = run.rollout_gpus > 0, None if run.tokens_per_gpu else run.mbs
     waits = ("parameters_wait", "optimizer_waits", "fsdp_parameters_wait", "fsdp_optimizer_waits", "fsdp_reference_waits")
     return {

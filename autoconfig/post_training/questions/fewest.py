@@ -27,30 +27,31 @@ class Tried:
 
     @property
     def seconds(self) -> float:
-        """Of the quickest step."""
+        """Return the seconds of the quickest step."""
         return self.first.seconds
 
 
 def gpu_counts(node: int, most: int) -> Iterator[int]:
-    """Every number below a node, then whole nodes, up to `most`: those that a question may have."""
+    """Yield every number below a node, then whole nodes, up to `most`: those that a question may have."""
     yield from range(1, min(node, most + 1))
     yield from range(node, most + 1, node)
 
 
 def least_seconds(job: PostTrainingJob, gpus: int) -> float:
-    """A bound from below of a step on these GPUs: the matrix FLOPs of its training at the highest peak of all of them."""
+    """Return a bound from below of a step on these GPUs: the matrix FLOPs of its training at the highest peak of all of
+    them."""
     tokens = job.trained * job.tokens * job.algorithm.sequences_per_sample
     flops = FLOPS_PER_PARAMETER * float(active_matmul_parameters(job.policy)) * tokens
     return flops / (gpus * max(job.gpu.flops_per_s.values()))
 
 
 def _bound(prices: Prices, gpus: int) -> float:
-    """Of a step on these GPUs; infinite where no placement is likely to fit."""
+    """Return the bound of a step on these GPUs; infinite where no placement is likely to fit."""
     return min((one.seconds for one in prices.bounds(gpus) if prices.likely(one)), default=math.inf)
 
 
 def _quickest(prices: Prices, counts: Iterable[int]) -> Tried | None:
-    """Of these numbers of GPUs; those are priced whose bound is below the best so far, the largest number first."""
+    """Return the quickest of these numbers of GPUs; those are priced whose bound is below the best, the largest first."""
     best: Tried | None = None
     for gpus in sorted(counts, reverse=True):
         most = best.seconds if best else math.inf
@@ -63,8 +64,8 @@ def _quickest(prices: Prices, counts: Iterable[int]) -> Tried | None:
 
 
 def fewest(prices: Prices, most: int, deadline: Deadline) -> tuple[Tried | None, Tried | None]:
-    """(the least number of GPUs that meets the deadline, the quickest below it or, where none does, of all); each None where
-    there is none.
+    """Return (the least number of GPUs that meets the deadline, the quickest below it or, where none does, of all); each None
+    where there is none.
 
     Numbers are tried from below, as a step does not fall with every GPU (samples must divide over those that train); none is
     simulated whose bounds miss the deadline.

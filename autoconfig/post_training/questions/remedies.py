@@ -19,8 +19,8 @@ Fit = tuple[str, PricedPlacement | None]
 
 
 def one_more_node(prices: Prices, gpus: int) -> float | None:
-    """Seconds of the quickest step with one more node, None where GPUs are no whole nodes or nothing fits. Where the samples do
-    not divide over those GPUs a few more are taken, and their seconds scaled to as many samples."""
+    """Return the seconds of the quickest step with one more node, None where GPUs are no whole nodes or nothing fits. Where the
+    samples do not divide over those GPUs a few more are taken, and their seconds scaled to as many samples."""
     job, node = prices.job, prices.job.gpu.gpus_per_node
     if gpus % node:
         return None
@@ -32,7 +32,7 @@ def one_more_node(prices: Prices, gpus: int) -> float | None:
 
 
 def remedy(prices: Prices, gpus: int, chance: float = 0.0) -> Fit:
-    """One change that makes the job fit with this chance, tried before it is said."""
+    """Return one change that makes the job fit with this chance, tried before it is said."""
     trial, job = prices.changed(chance=chance), prices.job
     even = spread_prompts(job.prompts, gpus)
     if even != job.prompts and (one := trial.changed(job.with_prompts(even)).first_likely(gpus)):
@@ -52,7 +52,7 @@ def remedy(prices: Prices, gpus: int, chance: float = 0.0) -> Fit:
 
 
 def _more_gpus(prices: Prices, gpus: int) -> Fit:
-    """The least multiple of the GPUs with which the job fits; empty where none of GROWTH is enough."""
+    """Return the least multiple of the GPUs with which the job fits; empty where none of GROWTH is enough."""
     for more in (gpus * times for times in GROWTH):
         if more <= MAX_RL_GPUS and (one := prices.first_likely(more)):
             return f"{more:,} GPUs fit (--gpus {more})", one
@@ -60,8 +60,8 @@ def _more_gpus(prices: Prices, gpus: int) -> Fit:
 
 
 def _host_memory(prices: Prices, gpus: int) -> Fit:
-    """The least memory of a node's host, a power of two of GiB, with which the job fits, and the quickest placement with it;
-    empty where hosts are not what lacks."""
+    """Return the least memory of a node's host, a power of two of GiB, with which the job fits, and the quickest placement
+    with it; empty where hosts are not what lacks."""
     roomy = prices.changed(replace(prices.job, host_memory_bytes=math.inf))
     needs = [one.memory.host_bytes for one in roomy.bounds(gpus) if roomy.likely(one)]
     if not needs:

@@ -42,7 +42,7 @@ def unknowns(prices: Prices, first: PricedPlacement, unsaid: Iterable[str]) -> l
 
 
 def _sides(job: PostTrainingJob, placed: Placement, name: str) -> list[tuple[PostTrainingJob, Placement]]:
-    """The job and placement below and above what was assumed of a field."""
+    """Return the job and placement below and above what was assumed of a field."""
     if name == "version":
         return [(job, replace(placed, cuda_graphs=graphs)) for graphs in (False, True)]
     spread, lengths = section("unknowns")[name], job.responses
@@ -56,13 +56,13 @@ def _sides(job: PostTrainingJob, placed: Placement, name: str) -> list[tuple[Pos
 
 
 def widened(one: PricedPlacement, unsaid: Iterable[Unknown]) -> PricedPlacement:
-    """The placement with the band of its constants and of what is not known, which are independent."""
+    """Return the placement with the band of its constants and of what is not known, which are independent."""
     own = log(one.band[1] / one.seconds)
     width = exp(hypot(own, *(STANDARD_90 * unknown.spread for unknown in unsaid)))
     return replace(one, band=(one.seconds / width, one.seconds * width))
 
 
 def band_where_said(one: PricedPlacement, unknown: Unknown) -> tuple[float, float]:
-    """The band of a widened placement were this one of its unknowns said with the value that is assumed."""
+    """Return the band of a widened placement were this one of its unknowns said with the value that is assumed."""
     width = exp(sqrt(max(log(one.band[1] / one.seconds) ** 2 - (STANDARD_90 * unknown.spread) ** 2, 0.0)))
     return one.seconds / width, one.seconds * width
