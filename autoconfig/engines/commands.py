@@ -83,23 +83,17 @@ def _entrypoint(texts: Sequence[str]) -> tuple[str, int] | None:
     """`docker run ... IMAGE ARGUMENTS`, where the image starts the server itself, or `--entrypoint vllm IMAGE serve`."""
     if not {text.rsplit("/", 1)[-1] for text in texts} & _CONTAINERS:
         return None
-    joined = " ".join(text for text in texts if text.startswith("--entrypoint"))
-    if joined:
+    if joined := " ".join(text for text in texts if text.startswith("--entrypoint")):
         own = joined.partition("=")[2] or next((after for text, after in pairwise(texts) if text == "--entrypoint"), "")
-        engine, serve = own.rsplit("/", 1)[-1], next((at for at, text in enumerate(texts) if text == "serve"), 0)
+        engine, serve = own.rsplit("/", 1)[-1], texts.index("serve") if "serve" in texts else 0
         return (engine, serve + 1) if serve and engine in ("vllm", "sglang") and image_of(texts[serve - 1]) else None
-    for at, text in enumerate(texts):
-        found = image_of(text)
-        behind = texts[at + 1] if at + 1 < len(texts) else ""
-        if (
-            found is not None
-            and at
-            and found[0] == "vllm"
-            and (behind.startswith("-") or "/" in behind)
-            and not _is_shell(behind)
-        ):
-            return "vllm", at + 1
-    return None
+    images = (at for at, text in enumerate(texts[:-1]) if at and (image_of(text) or ("",))[0] == "vllm")
+    return next((("vllm", at + 1) for at in images if _is_argument(texts[at + 1])), None)
+
+
+def _is_argument(text: str) -> bool:
+    """Whether a word behind an image is a flag or a model of the server, not a program that runs in its place."""
+    return (text.startswith("-") or "/" in text) and not _is_shell(text)
 
 
 def _is_shell(text: str) -> bool:

@@ -51,38 +51,59 @@ def dockerfile(text: str, given: Mapping[str, str] | None = None) -> Container:
     """What `docker run` of the image starts; `given`: values of build arguments. Variables of a FROM are the ARGs before the
     first one, which a stage has where it names them again. Raises InputError where it has neither CMD nor ENTRYPOINT."""
     joined = re.sub(r"\\[ \t]*\n", " ", re.sub(r"^[^\S\n]*+#.*\n?", "", text, flags=re.MULTILINE))
-    image, entry, command = "", "", ""
-    lines: list[str] = []
-    stages: dict[str, str] = {}
-    outer: dict[str, str] = {}
-    json_entry = False
+    stage = _Stage(given or {})
     for line in joined.splitlines():
-        match = _INSTRUCTION.fullmatch(line)
-        if match is None:
-            continue
-        word, rest = match[1].upper(), match[2].strip()
+        if match := _INSTRUCTION.fullmatch(line):
+            stage.take(match[1].upper(), match[2].strip())
+    return stage.container()
+
+
+class _Stage:
+    """The last stage of a Dockerfile, as far as it was read."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self.given, self.image, self.entry, self.command = given, "", "", ""
+        self.lines: list[str] = []
+        self.images: dict[str, str] = {}
+        """Of the stages before, by name."""
+        self.outer: dict[str, str] = {}
+        """ARGs before the first FROM."""
+        self.json_entry = False
+
+    def take(self, word: str, rest: str) -> None:
+        """Read one instruction."""
         if word == "FROM":
-            said = [one for one in rest.split() if not one.startswith("--")] or [""]
-            image, lines, entry, command = replaced(said[0], outer), [], "", ""
-            image = stages.get(image.lower(), image)
-            stages |= {said[2].lower(): image} if len(said) > 2 and said[1].upper() == "AS" else {}
-        elif word == "ARG" and not image:
+            self._from([one for one in rest.split() if not one.startswith("--")] or [""])
+        elif word == "ARG" and not self.image:
             names = [one.partition("=")[0] for one in rest.split()]
-            outer |= _pairs(rest) | {name: value for name, value in (given or {}).items() if name in names}
+            self.outer |= _pairs(rest) | {name: value for name, value in self.given.items() if name in names}
         elif word in ("ENV", "ARG"):
-            lines += _variables(rest if word == "ENV" or rest not in outer else f"{rest}={shlex.quote(outer[rest])}")
+            named = word == "ARG" and rest in self.outer
+            self.lines += _variables(f"{rest}={shlex.quote(self.outer[rest])}" if named else rest)
         else:
             words = _json_words(rest)
             shown = shlex.join(words) if words is not None else rest
             if word == "CMD":
-                command = shown
+                self.command = shown
             else:
-                entry, json_entry, command = shown, words is not None, ""
-    if not entry and not command:
-        raise InputError("this Dockerfile has neither CMD nor ENTRYPOINT: give the command that `docker run` gets")
-    started = f"{entry} {command}".strip() if json_entry else entry or command
-    started = started if entry or STARTED.search(started) else f"docker run {image} {started}"  # of the image's own program
-    return Container(name="Dockerfile", text="\n".join([*lines, started, ""]), image=image)
+                self.entry, self.json_entry, self.command = shown, words is not None, ""
+
+    def _from(self, words: list[str]) -> None:
+        """FROM IMAGE, FROM IMAGE AS NAME."""
+        image = replaced(words[0], self.outer)
+        self.image, self.lines, self.entry, self.command = self.images.get(image.lower(), image), [], "", ""
+        if len(words) > 2 and words[1].upper() == "AS":
+            self.images[words[2].lower()] = self.image
+
+    def container(self) -> Container:
+        """What the image starts. Raises InputError where it has neither CMD nor ENTRYPOINT."""
+        entry, command = self.entry, self.command
+        if not entry and not command:
+            raise InputError("this Dockerfile has neither CMD nor ENTRYPOINT: give the command that `docker run` gets")
+        started = f"{entry} {command}".strip() if self.json_entry else entry or command
+        if not entry and not STARTED.search(started):
+            started = f"docker run {self.image} {started}"  # of the image's own program
+        return Container(name="Dockerfile", text="\n".join([*self.lines, started, ""]), image=self.image)
 
 
 def _pairs(rest: str) -> dict[str, str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from autoconfig.engines.flags import NAMES, flag_of_older_releases, not_modelled, roles
@@ -126,6 +129,23 @@ class _Taking:
     def yes(self, name: str) -> bool:
         return self.read.value(name) in (True, "true", "True")
 
+    def off(self, name: str) -> bool | None:
+        """False where a switch that turns something off is on."""
+        return False if self.yes(name) else None
+
+    def maybe(self, name: str) -> bool | None:
+        value = self.read.value(name)
+        return value if isinstance(value, bool) else None
+
+    def state(self, name: str) -> str | None:
+        """A format of recurrent states."""
+        return text if (text := self.text(name)) in ("float32", "bfloat16", "float16") else None
+
+    def plain(self) -> dict[str, Any]:
+        """The fields that one setting says each (data/engine_fields.toml)."""
+        rows = _fields()[self.read.engine]
+        return {name: getattr(self, how)(*settings) for name, (how, *settings) in rows.items()}
+
     def listed(self, name: str) -> list[int]:
         """Whole numbers of a list, however it is written."""
         value = self.read.value(name)
@@ -157,6 +177,12 @@ class _Taking:
 
     def fail(self, name: str, wanted: str, words: str = "") -> None:
         raise IllegalValueError(name, f"{self.read.said[name].source}: {wanted} is needed{words}")
+
+
+@cache
+def _fields() -> dict[str, dict[str, list[str]]]:
+    text = (resources.files("autoconfig") / "data" / "engine_fields.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
 
 
 Fill = Callable[[_Taking, ModelSpec], dict[str, Any]]
@@ -309,46 +335,34 @@ def _architectures(take: _Taking, named: str | Mapping[str, Any], model: ModelSp
 
 def _vllm(take: _Taking, model: ModelSpec) -> dict[str, Any]:
     tp, dp = take.count("tensor-parallel-size") or 1, take.count("data-parallel-size") or 1
-    compiled, limits = take.mapping("compilation-config"), take.mapping("limit-mm-per-prompt")
+    limits, length, lora = take.mapping("limit-mm-per-prompt"), take.read.value("max-model-len"), take.yes("enable-lora")
+    return take.plain() | {
+        "tp": tp,
+        "dp": dp,
+        "ep": tp * dp if take.yes("enable-expert-parallel") and model.is_moe else 1,
+        "max_model_len": length if length == -1 else take.count("max-model-len"),
+        "flashinfer_sampler": _switch(take, "VLLM_USE_FLASHINFER_SAMPLER"),
+        "charge_graphs": _switch(take, "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"),
+        "attention_backend": take.text("attention-backend") or take.read.environment.get("VLLM_ATTENTION_BACKEND", ""),
+        "lora_slots": (take.count("max-loras") or LORA_SLOTS["vllm"]) if lora else None,
+        "lora_rank": (take.count("max-lora-rank") or LORA_RANK) if lora else None,
+        "cpu_offload_bytes": int((take.number("cpu-offload-gb") or 0.0) * GIB),
+        "language_only": take.yes("language-model-only") or (bool(limits) and not any(map(_items, limits.values()))),
+        **_graphs_of_vllm(take),
+        **_speculation_of_vllm(take),
+    }
+
+
+def _graphs_of_vllm(take: _Taking) -> dict[str, Any]:
+    """Whether CUDA graphs are captured, and of which batches: flags before the keys of --compilation-config."""
+    compiled = take.mapping("compilation-config")
     sizes = take.listed("cudagraph-capture-sizes") or [
         int(size) for size in compiled.get("cudagraph_capture_sizes") or () if str(size).isdigit()
     ]
     largest = take.count("max-cudagraph-capture-size") or compiled.get("max_cudagraph_capture_size")
     eager = take.yes("enforce-eager") or str(compiled.get("cudagraph_mode", "")).upper() == "NONE"
     eager = eager or take.read.value("optimization-level") in (0, "0")
-    lora = take.yes("enable-lora")
-    length = take.read.value("max-model-len")
-    prefix = take.read.value("enable-prefix-caching")
-    return {
-        "tp": tp,
-        "pp": take.count("pipeline-parallel-size"),
-        "dp": dp,
-        "ep": tp * dp if take.yes("enable-expert-parallel") and model.is_moe else 1,
-        "max_model_len": length if length == -1 else take.count("max-model-len"),
-        "max_num_seqs": take.count("max-num-seqs"),
-        "max_num_batched_tokens": take.count("max-num-batched-tokens"),
-        "memory_fraction": take.share("gpu-memory-utilization"),
-        "kv_cache_bytes": take.count("kv-cache-memory-bytes"),
-        "num_gpu_blocks": take.count("num-gpu-blocks-override"),
-        "kv": take.cache("kv-cache-dtype"),
-        "block_size": take.count("block-size"),
-        "prefix_caching": prefix if isinstance(prefix, bool) else None,
-        "hybrid_kv_manager": False if take.yes("disable-hybrid-kv-cache-manager") else None,
-        "eager": eager or None,
-        "graph_max_batch": (max(sizes) if sizes else largest) or None,
-        "graph_count": len(sizes) or None,
-        "flashinfer_sampler": _switch(take, "VLLM_USE_FLASHINFER_SAMPLER"),
-        "charge_graphs": _switch(take, "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"),
-        "attention_backend": take.text("attention-backend") or take.read.environment.get("VLLM_ATTENTION_BACKEND", ""),
-        "moe_backend": take.text("moe-backend"),
-        "lora_slots": (take.count("max-loras") or LORA_SLOTS["vllm"]) if lora else None,
-        "lora_rank": (take.count("max-lora-rank") or LORA_RANK) if lora else None,
-        "cpu_offload_bytes": int((take.number("cpu-offload-gb") or 0.0) * GIB),
-        "language_only": take.yes("language-model-only") or (bool(limits) and not any(map(_items, limits.values()))),
-        "skip_mm_profiling": take.yes("skip-mm-profiling"),
-        "state_dtype": _state(take.text("mamba-ssm-cache-dtype")),
-        **_speculation_of_vllm(take),
-    }
+    return {"eager": eager or None, "graph_max_batch": max(sizes, default=largest) or None, "graph_count": len(sizes) or None}
 
 
 def _asks(value: Any) -> bool:
@@ -398,10 +412,6 @@ _READ = ("max_position_embeddings", "rope_scaling", "rope_parameters", "rope_the
 def _switch(take: _Taking, name: str) -> bool | None:
     text = take.read.environment.get(name, "").strip().lower()
     return None if not text else text in ("1", "true", "on", "yes")
-
-
-def _state(text: str) -> str | None:
-    return text if text in ("float32", "bfloat16", "float16") else None
 
 
 def _speculation_of_vllm(take: _Taking) -> dict[str, Any]:
@@ -454,41 +464,28 @@ def _sglang(take: _Taking, model: ModelSpec) -> dict[str, Any]:
     chunk = take.count("chunked-prefill-size", least=-1)
     if chunk is not None and chunk < 1:
         chunk = take.count("max-prefill-tokens") or WHOLE_PROMPT
-    lora = take.yes("enable-lora") or bool(take.read.value("lora-paths"))
-    rank = take.count("max-lora-rank")
-    if lora and rank is None:
-        rank = LORA_RANK
-        take.assumed.append(Remark("lora_rank", LORA_RANK, "the adapters' own rank is not in the command", Effect.LESS_MEMORY))
-    return {
+    return take.plain() | {
         "tp": tp,
-        "pp": take.count("pp-size"),
-        "dp": own or take.count("dp-size"),
         "ep": ep if model.is_moe else 1,
         "attention_dp": shared,
-        "max_model_len": take.count("context-length"),
-        "max_num_seqs": take.count("max-running-requests"),
         "max_num_batched_tokens": chunk,
-        "memory_fraction": take.share("mem-fraction-static"),
-        "max_total_tokens": take.count("max-total-tokens"),
-        "kv": take.cache("kv-cache-dtype"),
-        "block_size": take.count("page-size"),
-        "prefix_caching": False if take.yes("disable-radix-cache") else None,
         "eager": take.yes("disable-cuda-graph") or take.yes("disable-decode-cuda-graph") or None,
-        "graph_max_batch": take.count("cuda-graph-max-bs", "cuda-graph-max-bs-decode") or (max(sizes) if sizes else None),
+        "graph_max_batch": take.count("cuda-graph-max-bs", "cuda-graph-max-bs-decode") or max(sizes, default=None),
         "graph_count": len(sizes) or None,
-        "attention_backend": take.text("attention-backend"),
-        "moe_backend": take.text("moe-runner-backend"),
-        "lora_slots": (take.count("max-loras-per-batch") or LORA_SLOTS["sglang"]) if lora else None,
-        "lora_rank": rank if lora else None,
         "cpu_offload_bytes": int((take.number("cpu-offload-gb") or 0.0) * GIB),
-        "language_only": take.yes("language-model-only"),
-        "state_dtype": _state(take.text("mamba-ssm-dtype")),
-        "state_ratio": take.number("mamba-full-memory-ratio"),
-        "max_state_slots": take.count("max-mamba-cache-size"),
-        "swa_ratio": take.number("swa-full-tokens-ratio"),
-        "symmetric_memory": take.yes("enable-symm-mem"),
+        **_adapters_of_sglang(take),
         **_speculation_of_sglang(take),
     }
+
+
+def _adapters_of_sglang(take: _Taking) -> dict[str, Any]:
+    if not take.yes("enable-lora") and not take.read.value("lora-paths"):
+        return {}
+    rank = take.count("max-lora-rank")
+    if rank is None:
+        rank = LORA_RANK
+        take.assumed.append(Remark("lora_rank", LORA_RANK, "the adapters' own rank is not in the command", Effect.LESS_MEMORY))
+    return {"lora_slots": take.count("max-loras-per-batch") or LORA_SLOTS["sglang"], "lora_rank": rank}
 
 
 def _speculation_of_sglang(take: _Taking) -> dict[str, Any]:
@@ -505,31 +502,17 @@ def _speculation_of_sglang(take: _Taking) -> dict[str, Any]:
 def _trtllm(take: _Taking, model: ModelSpec) -> dict[str, Any]:
     tp, shared = take.count("tensor_parallel_size") or 1, take.yes("enable_attention_dp")
     sizes = take.listed("cuda_graph_config.batch_sizes")
-    reuse = take.read.value("kv_cache_config.enable_block_reuse")
     graphs = take.read.said.get("cuda_graph_config")
-    lora = take.count("lora_config.max_loras")
-    return {
+    lora = take.count("lora_config.max_loras") is not None
+    return take.plain() | {
         "tp": tp,
-        "pp": take.count("pipeline_parallel_size"),
         "dp": tp if shared else 1,
         "ep": take.count("moe_expert_parallel_size", least=-1) if model.is_moe else 1,
         "attention_dp": shared,
-        "max_model_len": take.count("max_seq_len"),
-        "max_num_seqs": take.count("max_batch_size"),
-        "max_num_batched_tokens": take.count("max_num_tokens"),
-        "memory_fraction": take.share("kv_cache_config.free_gpu_memory_fraction", "free_gpu_memory_fraction"),
-        "max_total_tokens": take.count("kv_cache_config.max_tokens"),
-        "kv": take.cache("kv_cache_config.dtype"),
-        "block_size": take.count("kv_cache_config.tokens_per_block"),
-        "prefix_caching": reuse if isinstance(reuse, bool) else None,
         "eager": True if graphs is not None and graphs.value is None else None,
         "graph_max_batch": take.count("cuda_graph_config.max_batch_size", least=0) or (max(sizes) if sizes else None),
         "graph_count": len(sizes) or None,
-        "attention_backend": take.text("attn_backend"),
-        "moe_backend": take.text("moe_config.backend"),
-        "lora_slots": lora,
         "lora_rank": (take.count("lora_config.max_lora_rank") or LORA_RANK) if lora else None,
-        "state_dtype": _state(take.text("kv_cache_config.mamba_ssm_cache_dtype")),
         **_speculation_of_trtllm(take),
     }
 

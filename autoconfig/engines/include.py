@@ -30,12 +30,9 @@ def request_with_starts(given: Mapping[str, Any]) -> tuple[ServeRequest, tuple[s
     """(the request, with the plans of the start files that --include names and what they say where the caller says nothing:
     model, GPUs, engine, release, memory share, graphs; what is said of it). Raises as `request_of`, and InputError for a file
     that starts another model or engine, or none."""
-    include = given.get("include") or ()
-    texts = [include] if isinstance(include, str) else [str(text) for text in include]
-    files = [text for text in texts if "=" not in text and Path(text).is_file()] if given.get("local_files", True) else []
-    if not files:
+    starts = {name: _start_of(Path(name), given) for name in _files(given)}
+    if not starts:
         return request_of(given), ()
-    starts = {name: _start_of(Path(name), given) for name in files}
     asked, notes = dict(given), list[str]()
     for name, (read, start) in starts.items():
         taken = {key: value for key, value in _said_by(read, start).items() if value is not None and not asked.get(key)}
@@ -49,6 +46,13 @@ def request_with_starts(given: Mapping[str, Any]) -> tuple[ServeRequest, tuple[s
     question = understand(request)
     plans = {name: _plan_text(Path(name), read, start, question) for name, (read, start) in starts.items()}
     return replace(request, include=tuple(plans.get(text, text) for text in request.include)), tuple(notes)
+
+
+def _files(given: Mapping[str, Any]) -> list[str]:
+    """The files among what --include names."""
+    include = given.get("include") or ()
+    texts = [include] if isinstance(include, str) else [str(text) for text in include]
+    return [text for text in texts if "=" not in text and Path(text).is_file()] if given.get("local_files", True) else []
 
 
 def _start_of(path: Path, given: Mapping[str, Any]) -> tuple[ReadStart, EngineStart]:

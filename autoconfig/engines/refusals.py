@@ -164,17 +164,7 @@ def _asserted_by_vllm(read: ReadStart, start: EngineStart) -> Iterator[Check]:
     if dtype in ("half", "float16") and start.model.name.startswith(NO_FLOAT16):
         why = "does not support float16. Reason: Numerical instability. Please use bfloat16 or float32 instead."
         yield f"The model type {start.model.name.partition('-')[0]!r} {why}", ("--dtype bfloat16",)
-    found = limits(start)
-    if found.tokens < found.seqs:  # config/scheduler.py, verify_max_model_len
-        why = f"max_num_batched_tokens ({found.tokens}) must be greater than or equal to max_num_seqs ({found.seqs})."
-        yield why, (f"--max-num-batched-tokens {found.seqs}", f"--max-num-seqs {found.tokens}")
-    whole = read.value("enable-chunked-prefill") is False and version_of(start.release or newest_release("vllm")) >= (0, 11, 1)
-    if whole and found.tokens < found.length and start.max_num_batched_tokens is not None:
-        why = (
-            f"max_num_batched_tokens ({found.tokens}) is smaller than max_model_len ({found.length}). This effectively limits "
-        )
-        why += "the maximum sequence length to max_num_batched_tokens and makes vLLM reject longer sequences."
-        yield why, (f"--max-num-batched-tokens {found.length}", f"--max-model-len {found.tokens}")
+    yield from _scheduled_by_vllm(read, start)
     if read.value("enable-expert-parallel") is True and not start.model.is_moe:  # config/model.py
         yield "Number of experts in the model must be greater than 0 when expert parallelism is enabled.", ()
     old = version_of(start.release or newest_release("vllm")) < (0, 20)
@@ -183,6 +173,19 @@ def _asserted_by_vllm(read: ReadStart, start: EngineStart) -> Iterator[Check]:
     if start.lora_slots and start.lora_rank not in (None, *LORA_RANKS):
         more = next((rank for rank in LORA_RANKS if rank > (start.lora_rank or 0)), LORA_RANKS[-1])
         yield f"max_lora_rank ({start.lora_rank}) must be one of {LORA_RANKS}.", (f"--max-lora-rank {more}",)
+
+
+def _scheduled_by_vllm(read: ReadStart, start: EngineStart) -> Iterator[Check]:
+    """vllm config/scheduler.py, verify_max_model_len."""
+    most = limits(start)
+    if most.tokens < most.seqs:
+        why = f"max_num_batched_tokens ({most.tokens}) must be greater than or equal to max_num_seqs ({most.seqs})."
+        yield why, (f"--max-num-batched-tokens {most.seqs}", f"--max-num-seqs {most.tokens}")
+    whole = read.value("enable-chunked-prefill") is False and version_of(start.release or newest_release("vllm")) >= (0, 11, 1)
+    if whole and most.tokens < most.length and start.max_num_batched_tokens is not None:
+        why = f"max_num_batched_tokens ({most.tokens}) is smaller than max_model_len ({most.length}). This effectively limits "
+        why += "the maximum sequence length to max_num_batched_tokens and makes vLLM reject longer sequences."
+        yield why, (f"--max-num-batched-tokens {most.length}", f"--max-model-len {most.tokens}")
 
 
 def _asserted_by_sglang(read: ReadStart, start: EngineStart) -> Iterator[Check]:
