@@ -51,14 +51,14 @@ def dockerfile(text: str, given: Mapping[str, str] | None = None) -> Container:
     """What `docker run` of the image starts; `given`: values of build arguments. Variables of a FROM are the ARGs before the
     first one, which a stage has where it names them again. Raises InputError where it has neither CMD nor ENTRYPOINT."""
     joined = re.sub(r"\\[ \t]*\n", " ", re.sub(r"^[^\S\n]*+#.*\n?", "", text, flags=re.MULTILINE))
-    stage = _Stage(given or {})
+    stage = _DockerStage(given or {})
     for line in joined.splitlines():
         if match := _INSTRUCTION.fullmatch(line):
             stage.take(match[1].upper(), match[2].strip())
     return stage.container()
 
 
-class _Stage:
+class _DockerStage:
     """The last stage of a Dockerfile, as far as it was read."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
