@@ -154,13 +154,16 @@ def broken_rules(
             if layers[number] or not _ENDS & set(rule.needs):
                 found[number].append(rule.id)
     for plan, stages, broken in zip(plans, layers, found, strict=True):
-        if forbidden := recompute_rule(scenario, plan.recompute):
-            broken.append(forbidden)
-        if stages and plan.recompute.granularity == "full":
-            most = max(stages) // plan.vpp if plan.recompute.method == "block" else max(stages)
-            if plan.recompute.num_layers > most:
-                broken.append("NV111")
+        broken += filter(None, (recompute_rule(scenario, plan.recompute), _too_many_layers(plan, stages)))
     return [list(dict.fromkeys(broken)) for broken in found]
+
+
+def _too_many_layers(plan: TrainPlan, stages: tuple[int, ...]) -> str | None:
+    """Return the rule that full recomputation of more layers than a stage, or a model chunk, has breaks; None without."""
+    if not stages or plan.recompute.granularity != "full":
+        return None
+    most = max(stages) // plan.vpp if plan.recompute.method == "block" else max(stages)
+    return "NV111" if plan.recompute.num_layers > most else None
 
 
 def _broken_split(scenario: Scenario, plan: TrainPlan) -> str:
