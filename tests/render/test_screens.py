@@ -15,6 +15,8 @@ from autoconfig.cli.main import cli
 from autoconfig.render.blocks import Blocks
 from autoconfig.render.screen import Screen, brief, broken, show_assumptions, show_table
 
+pytestmark = pytest.mark.xdist_group("screens")
+"""One worker asks what they show, once."""
 COMMAND = ("autoconfig ", "--")
 """How lines begin that are there to be copied, and stay whole."""
 EDGE = r"[,;+/)]"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytestmark = pytest.mark.xdist_group("skill")
 SKILL = Path(__file__).parents[3] / "skills" / "autoconfig" / "SKILL.md"
 TEXT = SKILL.read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    (autoconfig .*)$", TEXT, re.MULTILINE)
