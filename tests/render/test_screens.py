@@ -1,6 +1,7 @@
 """Screens of 80, 120 and 200 columns: no line over the width, no broken word, the table at the top; as they were recorded."""
 
 import io
+import json
 import math
 import re
 
@@ -9,11 +10,14 @@ import screens
 from autoconfig.specs.remarks import Effect, Remark, note, sentence
 from click.testing import CliRunner
 from rich.text import Text
+from tables import tabled
 
 import autoconfig
 from autoconfig.cli.main import cli
 from autoconfig.render.blocks import Blocks
 from autoconfig.render.screen import Screen, brief, broken, show_assumptions, show_table
+from autoconfig.training.recompute_rules import ENFORCED_IN
+from autoconfig.training.rules import ALL_RULES
 
 pytestmark = pytest.mark.xdist_group("screens")
 """One worker asks what they show, once."""
@@ -212,3 +216,70 @@ def test_a_run_with_a_mistyped_key_is_said_so_before_its_memory(tmp_path):
     said = CliRunner().invoke(cli, ["rl", "check", str(file)]).output.splitlines()
     labels = [line for line in said if line.startswith(("NO ", "START "))]
     assert len(labels) == 1 and labels[0].startswith("NO ") and "nmae" in labels[0]
+
+
+QUESTION = ("--model", "llama3-8b", "--gpus", "16", "--gpu", "h100", "--calibration", "none")
+A, B = "tp=2,pp=2,mbs=1", "tp=4,pp=1,mbs=1"
+
+
+def rows(text, title):
+    """Cells of the rows below a title, the last three of them numbers."""
+    lines = text.split(title)[1].splitlines()[2:]
+    found = []
+    for line in lines:
+        cells = line.split()
+        if not re.fullmatch(r"[+-][0-9.]+", cells[-1]):
+            break
+        found.append([float(cell) for cell in cells[-3:]])
+    return found
+
+
+@pytest.mark.parametrize("width", ["80", "120"])
+def test_the_differences_of_two_plans_add_up(autoconfig, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    each = [autoconfig.json("explain", *QUESTION, "--no-binds", plan) for plan in (A, B)]
+    run = autoconfig.run("explain", *QUESTION, A, B)
+    assert run.exit_code == 0 and max(map(len, run.stdout.splitlines())) <= int(width)
+    steps = [one["step_seconds"] for one in each]
+    faster = "A" if steps[0] < steps[1] else "B"
+    assert f"START    {faster}: {1 - min(steps) / max(steps):.1%} less time a step" in run.stdout
+    parts = rows(run.stdout, "Seconds of the step by part")
+    assert [sum(column) for column in zip(*parts, strict=True)] == pytest.approx([*steps, steps[1] - steps[0]], abs=0.02)
+    peaks = [one["memory"]["peak_gib"] for one in each]
+    sizes = rows(run.stdout, "GiB of the worst stages")
+    assert [sum(column) for column in zip(*sizes, strict=True)] == pytest.approx([*peaks, peaks[1] - peaks[0]], abs=0.02)
+    assert abs(parts[0][2]) == max(abs(row[2]) for row in parts), "the largest difference comes first"
+
+
+def test_two_plans_as_json_are_two_explanations(autoconfig):
+    both = autoconfig.json("explain", *QUESTION, "--no-binds", A, B)["compared"]
+    assert [one["short"] for one in both] == [autoconfig.json("explain", *QUESTION, "--no-binds", p)["short"] for p in (A, B)]
+
+
+def test_of_two_plans_one_that_is_not_legal_says_its_rules(autoconfig):
+    run = autoconfig.run("explain", *QUESTION, A, "tp=3")
+    assert run.exit_code == 2 and "START    tp=2,pp=2" in run.stdout and "NO       tp=3" in run.stdout and "NV001" in run.stdout
+    large = ("--model", "175b", "--gpus", "8", "--gpu", "a100-80gb")
+    neither = autoconfig.run("explain", *large, "tp=8", "tp=4,pp=2")
+    assert neither.exit_code == 3 and "NO       neither fits" in neither.stdout
+
+
+def test_every_rule_that_rejects_plans_is_listed_and_explained(autoconfig):
+    listed = json.loads(autoconfig.run("rules", "--json").stdout)["rules"]
+    assert [row["rule"] for row in listed] == [rule.id for rule in ALL_RULES]
+    for rule in ALL_RULES:
+        said = json.loads(autoconfig.run("rules", rule.id, "--json").stdout)
+        assert said["text"] == rule.text and said["enforced_in"] in ENFORCED_IN and said["enforced"]
+
+
+def test_a_rule_in_words(autoconfig):
+    said = autoconfig.run("rules", " nv046").stdout
+    assert "Sequence parallelism needs tp above 1." in said and "About: sp tp" in said and "arguments.py:1433" in said
+
+
+@tabled
+def test_a_list_is_narrowed_by_words(autoconfig, asked, names):
+    listed = json.loads(autoconfig.run(*asked, "--json").stdout)[asked[0]]
+    assert [next(iter(row.values())) for row in listed][: len(names)] == names
+    refused = autoconfig.run(asked[0], "zzz9")
+    assert refused.exit_code == 2 and f"autoconfig {asked[0]} lists all" in refused.stderr and not refused.stdout

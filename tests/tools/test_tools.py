@@ -1,6 +1,7 @@
 """Tools: `make gpu`, recorded answers, the judge of TensorRT-LLM's options, the picture, the host's floor."""
 
 import importlib.util
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -18,6 +19,8 @@ from autoconfig.engines.export import export_texts
 from autoconfig.render.validation import run_rows
 from tools import gpu
 from tools.architecture import PICTURE, draw
+from tools.lower_bounds import EXTRAS, LEFT_OUT, constraints, lower_bounds, project, requirements
+from tools.modules_used import Walk
 from tools.recorded_answers.compare import compare, report
 from tools.recorded_answers.record import chosen, load, normalised
 from validation.fit import refit_mixtures, release_docs
@@ -288,3 +291,67 @@ def test_constants_of_mixtures_are_found_again():
     runs = refit_mixtures.mixtures()
     weight = refit_mixtures.weights(runs)
     assert len(runs) > 60 and 20 < weight.sum() < 0.7 * len(runs)
+
+
+def test_every_extra_is_tried_or_said_to_be_left_out():
+    of_developers = {"dev", "judge", "docs", "release", "all"}
+    assert {*EXTRAS, *LEFT_OUT, *of_developers} == set(project()["optional-dependencies"])
+
+
+def test_every_requirement_has_one_lower_bound():
+    found = lower_bounds(project())
+    assert set(found) == {name for name, _, _ in requirements(project())} and "megatron-autoconfig" not in found
+    assert found["click"] == "8.4"  # 8.3: every command ends at its import
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in constraints(project()))
+
+
+@pytest.mark.parametrize(("lines", "said"), [(["a"], "no lower bound"), (["a<2"], "no lower"), (["a>=1", "a>=2"], "1 and 2")])
+def test_a_requirement_without_one_is_refused(lines, said):
+    with pytest.raises(ValueError, match=said):
+        lower_bounds({"name": "x", "dependencies": lines, "optional-dependencies": {}}, ())
+    assert lower_bounds({"name": "x", "dependencies": ["a[b]>=1.5,<3; python_version<'4'"]}, ()) == {"a": "1.5"}
+
+
+PROJECT = """
+[[tool.importlinter.contracts]]
+name = "imports point one way"
+layers = ["cli", "training | serving", "planning"]
+"""
+FILES = {
+    "training/answer.py": """
+from autoconfig.planning.names import read
+from autoconfig.serving.rank import rank
+from autoconfig.training.rank import order
+def search(request, other):
+    order(other)
+    found = read(*[request])
+    unseen(1)
+    return [rank(1, plan=one) for one in found]
+def unseen(request):
+    return order(request)
+def again(request):
+    order(request)
+    return later(request)
+def later(request):
+    return request
+""",
+    "training/rank.py": "def order(plans): return plans",
+    "serving/rank.py": """
+from autoconfig.planning.names import read
+def rank(plan_number, *, plan):
+    return read(plan)
+""",
+    "planning/names.py": "def read(name): return name.strip()",
+}
+
+
+def test_what_is_made_of_a_parameter_is_followed_and_nothing_else(tmp_path):
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    for name, text in FILES.items():
+        (tmp_path / "autoconfig" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "autoconfig" / name).write_text(text)
+    walk = Walk("autoconfig.training.answer", "search", "request", tmp_path)
+    assert walk.steps == ["autoconfig.training.answer", "autoconfig.planning.names", "autoconfig.serving.rank"]
+    assert walk.climbs == [("autoconfig.planning.names", "autoconfig.serving.rank")] and walk.returns == 0
+    assert Walk("autoconfig.training.answer", "search", "other", tmp_path).steps[1:] == ["autoconfig.training.rank"]
+    assert Walk("autoconfig.training.answer", "again", "request", tmp_path).returns == 1
