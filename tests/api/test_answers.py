@@ -356,8 +356,8 @@ def test_the_document_is_openapi_with_resolvable_references(http: httpx.Client) 
     document = http.get("/openapi.json").json()
     assert document["openapi"].startswith("3.1")
     names = set(document["components"]["schemas"])
-    for schema in document["components"]["schemas"].values():
-        Draft202012Validator.check_schema(schema)
+    for one in document["components"]["schemas"].values():
+        Draft202012Validator.check_schema(one)
     found = set()
 
     def walk(value: object) -> None:
