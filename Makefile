@@ -64,7 +64,7 @@ PYTEST := $(BIN)/python -m pytest --dist loadgroup --durations=15
 FAST := specs memory_model time_model planning training serving post_training sizing core cli render notebook test_structure.py \
 	test_docs.py test_project.py test_deploy.py
 fast: $(DEV)
-	$(PYTEST) -n 2 -m 'not (service or browser or torch or slurm or ray or judge or soak)' $(addprefix tests/,$(FAST))
+	$(PYTEST) -n 2 -m 'not (service or browser or torch or slurm or ray or judge or soak or long)' $(addprefix tests/,$(FAST))
 
 test: lint services
 	tools/install_browser.sh $(BIN)/python

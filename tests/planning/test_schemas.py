@@ -40,6 +40,7 @@ def places(value, path=()):
         yield from places(item, (*path, key))
 
 
+@pytest.mark.long
 def test_a_plan_file_is_refused_where_jsonschema_refuses_it(request_of):
     answer = explain(request_of("moe", gpus=8), "tp=1,ep=8,mbs=1,recompute=full:uniform:2")
     body, rule = json.loads(plan_text(answer.question.scenario, answer.included.plan, answer.included.report)), schema("plan")

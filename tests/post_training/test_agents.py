@@ -148,6 +148,7 @@ def generated(**changes: object) -> float:
     return asked(staleness=0, prompt_length=100, **changes).ranked[0].phases.generation
 
 
+@pytest.mark.long
 def test_what_is_answered_follows_the_closed_forms():
     """No environment time: one turn and a few prefills. Environment alone: c d beside the generation, however many samples an
     engine has. Few sandboxes: n c d / S of one pool, on every number of engines."""
@@ -175,6 +176,7 @@ def test_sandboxes_that_bind_are_named_with_how_many_would_not():
     assert asked(turns=2, tool_tokens=0, staleness=0).job.agents.tool_tokens == 0
 
 
+@pytest.mark.long
 def test_cohorts_are_near_every_sample_simulated(monkeypatch: pytest.MonkeyPatch):
     drawn, errors = random.Random(5), []
     for _ in range(5):

@@ -123,6 +123,7 @@ def each_schema(node):
             yield from each_schema(value)
 
 
+@pytest.mark.long
 def test_files_are_what_the_tool_writes_in_few_lines():
     texts = schemas.schemas()
     stale = [path.name for path, text in texts.items() if path.read_text() != text]

@@ -87,6 +87,7 @@ def test_nothing_of_the_whole_answer_is_lost():
     assert all(f"{plan.rank}{'=' * (plan.tie_group == 1)} {plan.short}" in whole for plan in found.record.plans)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "gpus"), [("qwen3-30b-a3b", 64), ("deepseek-v2-lite", 32)])
 def test_another_dispatcher_is_named_with_its_own_first_plan(model, gpus):
     """What the screen says of DeepEP is what a search for it finds, its step at least 5 % below; asked for, it is not said."""
@@ -192,6 +193,7 @@ def test_a_table_loses_nothing_that_is_not_said():
     assert "Not on this screen: second" in " ".join(printed(draw, 18).split())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rate", "verdict"), [("0.5", "START Starts. Plan"), ("50", "NO Starts. Does not carry 50 requests/s: ")]
 )

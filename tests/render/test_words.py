@@ -143,6 +143,7 @@ def options(given: dict[str, Any]) -> list[str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("command", "name", "text"), list(inputs()))
 def test_no_answer_on_a_file_hangs_on_words(command, name, text, tmp_path, monkeypatch):
     monkeypatch.setattr(rl_check, "rank", lambda *_: [])
@@ -153,6 +154,7 @@ def test_no_answer_on_a_file_hangs_on_words(command, name, text, tmp_path, monke
         same(monkeypatch, lambda more=more: printed(*command, str(file), *more))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_no_answer_to_a_question_hangs_on_words(question, monkeypatch):
     def run(*more: str) -> tuple[int, Any]:
@@ -176,6 +178,7 @@ ROWS = 10_000 if os.environ.get("AUTOCONFIG_SOAK") else 6
 """Rows of each table that are predicted, spread over it."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("table", "kind"), TABLES)
 def test_no_row_of_a_table_hangs_on_words(table, kind, tmp_path, monkeypatch):
     with (TESTS.parent / "validation" / "tables" / table).open(encoding="utf-8", newline="") as file:

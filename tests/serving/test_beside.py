@@ -68,6 +68,7 @@ def test_cost_is_price_over_tokens():
 MTP = {"model": "deepseek-v3", "gpus": 64, "isl": 3000, "osl": 400, "rate": 20.0, "ttft_s": 2.0, "tpot_s": 0.05, "goal": "gpus"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm-1.2"])
 def test_a_layer_that_drafts_is_offered_with_its_published_acceptance(engine):
     """What the offer names, asked as a question of its own, is the deployment of the offer."""

@@ -64,6 +64,7 @@ def attention_alone(one, count, length):
     return float(decode_attention_seconds(alone, count, length))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm-1.2"])
 @pytest.mark.parametrize("name", ["nemotron-3-nano", "qwen3-next-80b-a3b", "gemma3-27b"])
 def test_a_search_answers_and_is_exported(name, engine):

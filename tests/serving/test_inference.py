@@ -192,6 +192,7 @@ def test_separate_prefill_waits_longer_the_busier_it_is():
     assert rows.any() and limited.columns.ttft_s[rows].max() <= 0.14
 
 
+@pytest.mark.long
 def test_predictions_never_read_what_was_measured(rows):
     chosen = [rows[i] for i in (0, 100, 400, 600, 680, 700, 749, 753, 790, 812)]
     plain = predict_rows(chosen)
@@ -231,6 +232,7 @@ def test_published_offline_runs_get_the_limits_of_their_release(rows):
     assert not first(backend_version="0.14.0", kind="online_qps").chunked
 
 
+@pytest.mark.long
 def test_an_mlperf_server_rate_is_the_largest_within_its_limits(rows):
     """The scenario's metric: 99th percentiles stand at a limit; half of the rate says half of the speed."""
     served = (r for r in rows if r["kind"] == "mlperf" and r["scenario"] == "Server")

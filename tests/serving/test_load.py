@@ -28,6 +28,7 @@ def asked(**given) -> ServeRequest:
     return ServeRequest(**{"model": "llama3-70b", "gpu": "h200", "disaggregated": False, "top": 1, "simulate": 1, **given})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: size["isl"])
 def test_table_and_simulation_agree_below_saturation_and_grow_with_the_rate(size):
     most = answer(asked(**size, simulate=0)).reports[0].requests_per_s
@@ -94,6 +95,7 @@ LIGHT = ServeRequest(
 )
 
 
+@pytest.mark.long
 def test_limits_of_percentiles_are_kept_in_the_simulation():
     """A limit of p99 costs throughput where bursts break it, and is said as what it is."""
     asked = replace(LIGHT, rate=20.0)
@@ -169,6 +171,7 @@ def test_a_limited_percentile_has_ten_requests_beyond_it(rate, tails, least):
     assert (said is not None) == bool(tails) and (not said or said[2] == {"TPOT p95": "2", "TTFT p99": "1"}[said[1]])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("gpus", "rate", "most"), [(8, 1000.0, 236), (230, 1000.0, 236), (3, 1000.0, 236), (1, 8.0, 2)])
 def test_gpus_that_are_named_as_a_remedy_carry_the_load(gpus, rate, most):
     """The fewest that do, whether they fill nodes or not."""
@@ -181,6 +184,7 @@ def test_gpus_that_are_named_as_a_remedy_carry_the_load(gpus, rate, most):
     assert not answer(replace(ask, gpus=named - 1)).deployments.carries
 
 
+@pytest.mark.long
 def test_no_rate_is_named_as_within_limits_that_were_not_judged_at_it():
     ask = replace(FULL, isl=2000, osl=300, ttft_p99_s=0.16, top=1, simulate=1)
     some, much = answer(replace(ask, rate=7.14)).infeasible, answer(replace(ask, rate=40.0)).infeasible

@@ -170,6 +170,7 @@ def test_the_answer_is_that_of_an_exhaustive_search_of_two_sizes(money, days):
     check_against_all(replace(request, sizes=(request.sizes[0], request.sizes[5])))
 
 
+@pytest.mark.long
 def test_what_money_and_days_train(autoconfig):
     started = time.process_time()
     found = api.budget(money="$3M", days="60 days", gpu=PRICES)
@@ -190,6 +191,7 @@ def test_what_money_and_days_train(autoconfig):
     assert plan == best.best.short
 
 
+@pytest.mark.long
 def test_an_impossible_budget_says_what_would_be_possible(autoconfig):
     arguments = ("budget", "--money", "$2k", "--days", "3", "--model", "llama3-8b", "--gpu", "h100=2.2", "--tokens", "100B")
     run = autoconfig.run(*arguments)

@@ -133,6 +133,7 @@ def test_reliability_that_cannot_be(change):
         Reliability(**change)
 
 
+@pytest.mark.long
 def test_command_line(autoconfig, tmp_path):
     arguments = ["scaling", "--model", "1.7b", "--gpu", "a100-40gb,h100", "--gpus", "8:32", "--tokens", "300B"]
     body = autoconfig.json(*arguments)
@@ -211,6 +212,7 @@ def exhaustive(request):
     return next((p.num_gpus for p in scale(every).points if p.days is not None and p.days <= request.days), None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.soak] if seed >= 1 else []) for seed in range(33)])
 def test_the_fewest_gpus_are_those_of_an_exhaustive_search(seed):
     request = random_question(seed)

@@ -44,6 +44,7 @@ def test_its_head_names_it():
     assert len(TEXT.splitlines()) < 70
 
 
+@pytest.mark.long
 def test_every_command_runs(answers):
     assert len(answers) >= 13
     for command, done in answers.items():
@@ -52,6 +53,7 @@ def test_every_command_runs(answers):
             assert json.loads(done.stdout), command
 
 
+@pytest.mark.long
 def test_every_key_that_it_names_is_in_an_answer(answers):
     named = set(KEYS) - {"config.json", "certain", "likely", "consistent", "explain", "export", "check", "diagnose"}
     text = "".join(done.stdout for done in answers.values())
