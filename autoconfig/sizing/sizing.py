@@ -219,7 +219,7 @@ MAX_TRIED = 128
 """Counts of whole nodes that are tried for a deadline beside those asked for."""
 REACH = 1.15
 """No count is taken to do more tokens a second and GPU than this times the best of the counts asked for, and of the two largest
-powers of two (of nodes) within them: an assumption (tests/sizing/test_fewest.py holds the answer against all counts)."""
+powers of two (of nodes) within them: an assumption (tests/sizing/test_scaling.py holds the answer against all counts)."""
 
 
 def _fewest_of_all(curve: _Curve, points: Sequence[ScalingPoint], request: ScalingRequest) -> tuple[list[ScalingPoint], bool]:

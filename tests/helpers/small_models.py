@@ -36,7 +36,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt-oss": SIZES | GATED_SIZES | EXPERTS | {"attention_sinks": True, "moe_expert_bias": True},
     "t5": SIZES | {"encoder_num_layers": 2}, "bert": SIZES | {"encoder_num_layers": 4, "masked_lm_head": True},
 }  # fmt: skip
-GPT, GATED, MOE, MLA, HYBRID, LATENT_MOE, GPT_OSS, T5, BERT = (ModelSpec(**sizes) for sizes in MODELS.values())
+GPT, GATED, MOE, MLA, HYBRID, _, GPT_OSS, T5, BERT = (ModelSpec(**sizes) for sizes in MODELS.values())
 A100, H100, H200, B200, MI300X = map(load_gpu, ("a100-sxm-80gb", "h100", "h200", "b200", "mi300x"))
 ENCODER_TOKENS = 48
 """Of a sample, in formulas of two stacks."""

@@ -23,8 +23,6 @@ from autoconfig.specs.run_settings import (
 from autoconfig.specs.scenario import (
     FORMATS,
     Numerics,
-    Scenario,
-    Workload,
     gathers_fp8,
     userbuffers_know,
     userbuffers_run,
@@ -248,12 +246,6 @@ def test_what_is_given_counts_and_what_is_odd_is_refused() -> None:
         with pytest.raises(InputError, match=text):
             GivenSettings(**given)  # type: ignore[arg-type]
     assert read_graphs("attn,moe_router+mamba") == {"attn", "moe_router", "mamba"} and read_graphs("none") == frozenset()
-
-
-SCENARIO = Scenario(
-    model=MOE, cluster=cluster_of(H100, 8), numerics=Numerics(), software=TE,
-    workload=Workload(seq_length=64, global_batch_size=8),
-)  # fmt: skip
 
 
 @pytest.mark.parametrize(("graphs", "recompute", "left"), [
