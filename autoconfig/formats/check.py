@@ -15,7 +15,6 @@ from autoconfig.formats.readers import (
     megatron_log,
     megatron_words,
     ms_swift,
-    nanotron,
     nemo,
     primus,
 )
@@ -43,7 +42,6 @@ READERS: dict[str, Callable[[Document], CheckInput]] = {
     "megatron-log": megatron_log.read,
     "megatron-yaml": megatron_words.read,
     "ms-swift": ms_swift.read,
-    "nanotron": nanotron.read,
     "nemo": nemo.read,
     "primus": primus.read,
     "trl": trl.read,

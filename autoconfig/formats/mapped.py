@@ -44,6 +44,8 @@ class Hooks:
     """Fields that are known before the table is read."""
     complete: Callable[[Reading, Document], None] = lambda reading, document: None
     """Work out fields from others; remarks. Raises InputError, UnsupportedError."""
+    model_of: Callable[[Document, list[Remark]], ModelSpec] | None = None
+    """The model of a file that says its sizes; None: the file names one."""
     model: Callable[[Any], str | None] = lambda name: name
     """The name of the model, of what its entry says."""
     finish: Callable[[Reading, TrainerRun], None] = lambda reading, run: None
@@ -109,6 +111,8 @@ class MappedFormat:
 
     def _model(self, document: Document, section: Section, assumed: list[Remark]) -> ModelSpec:
         """The model that the file names. Raises InputError."""
+        if self.hooks.model_of is not None:
+            return self.hooks.model_of(document, assumed)
         entry = next((entry for entry in self.table.entries if entry.name == "model"), None)
         name = None if entry is None else self.hooks.model(read_entry(entry, section))
         return model_named(document, name, assumed, **self.table.more.get("names", {}))

@@ -14,7 +14,6 @@ from autoconfig.formats.writers import (
     bridge,
     megatron_yaml,
     ms_swift,
-    nanotron,
     primus,
     trainers,
     transformer_config,
@@ -50,13 +49,7 @@ WRITERS: dict[str, Writer | MappedFormat] = {
     "torchtitan": MAPPED["torchtitan"],
     "ms-swift": Writer(write=ms_swift.write, refused=ms_swift.refused, settings=ms_swift.settings, software=DEFAULT_STACK),
     "primus": Writer(write=primus.write, refused=primus.refused, settings=primus.settings, software=DEFAULT_STACK),
-    "nanotron": Writer(
-        write=nanotron.write,
-        refused=nanotron.refused,
-        settings=nanotron.settings,
-        wish=nanotron.WISH,
-        software="nanotron",
-    ),
+    "nanotron": MAPPED["nanotron"],
     "trl": Writer(write=trl.write, refused=trl.refused, settings=trl.settings, wish=trl.WISH, software=trl.SOFTWARE),
     trainers.FACTORY: Writer(
         write=trainers.write_factory,
