@@ -95,49 +95,61 @@ def read(document: Document) -> CheckInput:
     name = re.sub(r"-pretrain.*|-\d+gpu.*", "", name or "") or None
     model = model_named(document, name, notes, f"the overrides name no recipe{_settings_file(document.text)}")
     if document.request.model is not None:  # the recipe's: what the overrides change of it holds
-        document = replace(document, request=replace(document.request, model=None, like=None))
-    else:
-        notes = []
+        document, notes = replace(document, request=replace(document.request, model=None, like=None)), []
     if "model.mtp_num_layers" in section.flat and section.get("model.mtp_num_layers") is None:
         model = model.replace(mtp_num_layers=0)
-    found: list[Value] = []
-    for key, column in {**NEEDED, **FURTHER}.items():
-        paths = [f"{holder}{key}" for holder in _HOLDERS]
-        if key == "seq_length":
-            paths += ["dataset.sequence_length"]
-        value = section.word(*paths) or known.get(column) or None
-        if value is None and column in ("cp",):
-            value = "1"
-        if value is None and column in NEEDED.values():
-            where = f"recipe {recipe} is not among the published ones that are known, and " if recipe else ""
-            raise InputError(f"{where}{key} is not among the overrides: add it, or say --set model.{key}=N")
-        if value is not None and value != "null":
-            found += [word(FLAGS.get(key, f"--{key.replace('_', '-')}")), word(value)]
-    found += _switches(section, known)
+    arguments = [*_degrees(section, known, recipe), *_switches(section, known)]
     more, model = _megatrons(document, section, model)
     dispatcher, source_of_it = _dispatcher(section, known, model)
-    found += [*dispatcher, *more]
-    for kind in ("attention", "hidden"):  # the providers of Bridge's models take them from the model
-        given = section.number(f"model.{kind}_dropout")
-        found += [word(f"--{kind}-dropout"), word(usual_dropout(model) if given is None else given)]
-    devices, nodes = section.count("trainer.devices"), section.count("trainer.num_nodes")
-    recipes_own = head.gpus if head else int(known["gpus"]) if known.get("gpus") else None
-    gpus = devices * nodes if devices and nodes else _started(script) or recipes_own
-    node = devices or (script.gpus_per_node if script is not None and _started(script) else None)
-    answer = from_words(document, found, gpus, node=node, model=model, spell=settings, software=DEFAULT_STACK)
+    arguments += [*dispatcher, *more, *_dropouts(section, model)]
+    gpus, node = _counts(section, script, head.gpus if head else int(known["gpus"]) if known.get("gpus") else None)
+    answer = from_words(document, arguments, gpus, node=node, model=model, spell=settings, software=DEFAULT_STACK)
     _require_experts(answer, section, recipe, known)
     answer = _with_adapters(answer, section, recipe or "", _scheme(words))
     question = replace(answer.question, assumed=(*notes, *source_of_it, *answer.question.assumed))
     if head and head.packed_length and section.has("dataset.packed_sequence_specs.packed_sequence_size"):
         question = _packed(question, head.packed_length)
     if recipe and not known:
-        why = "not known: what it sets and no override says (recomputation, stages, precision) counts as Megatron's defaults"
-        question = replace(question, assumed=(*question.assumed, Remark("recipe", recipe, why)))
+        question = replace(question, assumed=(*question.assumed, Remark("recipe", recipe, UNKNOWN_RECIPE)))
     unused = section.unused()
     unknown = unknown_keys(section, (path for path in unused if not HARMLESS.fullmatch(path)))
     ignored = (*answer.ignored, *(path for path in unused if HARMLESS.fullmatch(path)))
     said_by_script = script.notes if script is not None else ()
     return replace(answer, question=question, notes=said_by_script, ignored=ignored, unknown=(*answer.unknown, *unknown))
+
+
+UNKNOWN_RECIPE = "not known: what it sets and no override says (recomputation, stages, precision) counts as Megatron's defaults"
+
+
+def _degrees(section: Section, known: dict[str, str], recipe: str | None) -> list[Value]:
+    """Arguments of the degrees, the batch and the sequence, as the overrides say them or the recipe does. Raises InputError
+    where neither says one that a plan needs."""
+    arguments: list[Value] = []
+    for key, column in {**NEEDED, **FURTHER}.items():
+        paths = [f"{holder}{key}" for holder in _HOLDERS] + ["dataset.sequence_length"] * (key == "seq_length")
+        value = section.word(*paths) or known.get(column) or ("1" if column == "cp" else None)
+        if value is None and key in NEEDED:
+            where = f"recipe {recipe} is not among the published ones that are known, and " if recipe else ""
+            raise InputError(f"{where}{key} is not among the overrides: add it, or say --set model.{key}=N")
+        if value not in (None, "null"):
+            arguments += [word(FLAGS.get(key, f"--{key.replace('_', '-')}")), word(value)]
+    return arguments
+
+
+def _dropouts(section: Section, model: ModelSpec) -> list[Value]:
+    """Arguments of the dropouts, which the providers of Bridge's models take from the model."""
+    arguments: list[Value] = []
+    for kind in ("attention", "hidden"):
+        own = section.number(f"model.{kind}_dropout")
+        arguments += [word(f"--{kind}-dropout"), word(usual_dropout(model) if own is None else own)]
+    return arguments
+
+
+def _counts(section: Section, script: Script | None, recipes_own: int | None) -> tuple[int | None, int | None]:
+    """(GPUs, those of a node): what the overrides say, the launcher starts, or the recipe is for."""
+    devices, nodes = section.count("trainer.devices"), section.count("trainer.num_nodes")
+    gpus = devices * nodes if devices and nodes else _started(script) or recipes_own
+    return gpus, devices or (script.gpus_per_node if script is not None and _started(script) else None)
 
 
 def _packed(question: Question, length: int) -> Question:

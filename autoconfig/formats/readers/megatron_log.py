@@ -115,25 +115,31 @@ def _value(text: str) -> Any:
 
 def _kept(values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """(arguments that count, names that are none)."""
-    off = [pattern for switch, value, pattern in _WITHOUT if switch in values and values[switch] == value]
-    virtual = any(values.get(name) is not None for name in LIKE_VIRTUAL)
     if "|" in str(values.get(PATTERN)):  # the pattern says the stages
         values = {name: value for name, value in values.items() if name not in (*LIKE_VIRTUAL, VIRTUAL)}
-    kept, unknown = {}, []
+    counted, unknown = {}, []
     for name, value in values.items():
-        if name in WORKED_OUT or (name == VIRTUAL and virtual):
+        if _follows(name, values):
             continue
-        if (name in SAME and value == values.get(SAME[name])) or (name in ZERO and value in ("0", "0.0")):
-            continue
-        if value is None or any(pattern.fullmatch(name) for pattern in off):
-            continue
-        argument = argument_name(name)
         off_switch = next((off for off in OFF if off + name.replace("_", "-") in known_arguments()), None)
-        if argument in known_arguments() or argument in SWITCHED_OFF:
-            kept[name] = value
+        if argument_name(name) in known_arguments() or argument_name(name) in SWITCHED_OFF:
+            counted[name] = value
         elif off_switch is not None:
-            if value is False:
-                kept[off_switch.removeprefix("--").replace("-", "_") + name] = True
+            counted |= {off_switch.removeprefix("--").replace("-", "_") + name: True} if value is False else {}
         elif value not in (False, [], "0", "0.0"):
             unknown.append(name)
-    return kept, unknown
+    return counted, unknown
+
+
+def _follows(name: str, values: Mapping[str, Any]) -> bool:
+    """Whether a printed name says nothing of its own: it is worked out from others, has the value of another or none, or is of a
+    switch that is off."""
+    value = values[name]
+    if name == VIRTUAL and any(values.get(other) is not None for other in LIKE_VIRTUAL):
+        return True
+    if name in WORKED_OUT or value is None or (name in ZERO and value in ("0", "0.0")):
+        return True
+    if name in SAME and value == values.get(SAME[name]):
+        return True
+    off = (pattern for switch, usual, pattern in _WITHOUT if switch in values and values[switch] == usual)
+    return any(pattern.fullmatch(name) for pattern in off)
