@@ -132,8 +132,8 @@ def _kept(values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _follows(name: str, values: Mapping[str, Any]) -> bool:
-    """Whether a printed name says nothing of its own: it is worked out from others, has the value of another or none, or is of a
-    switch that is off."""
+    """Whether a printed name says nothing of its own: it is worked out from others, has another's value or none, or is of
+    a switch that is off."""
     value = values[name]
     if name == VIRTUAL and any(values.get(other) is not None for other in LIKE_VIRTUAL):
         return True
