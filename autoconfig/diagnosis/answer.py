@@ -158,8 +158,8 @@ def diagnose(
 
 def _without_plan(case: RunCase, given: GivenStep) -> RunCase:
     """The case with a plan that is not the run's set aside: rates say no seconds then, but for what the caller gave."""
-    said = GivenStep() if given == GivenStep() else GivenStep(step=case.step_seconds)
-    return replace(case_of(case.evidence, None, said, case.earlier), doubted=case.expectation)
+    step = GivenStep() if given == GivenStep() else GivenStep(step=case.step_seconds)
+    return replace(case_of(case.evidence, None, step, case.earlier), doubted=case.expectation)
 
 
 def _open(findings: Mapping[str, Finding | None]) -> dict[str, str]:
@@ -186,8 +186,8 @@ LEAST_EDGE = 0.03
 def _as_earlier(before: MeasuredStep, planned: Expectation | None) -> Expectation:
     """The earlier run's step as the expectation, with what is known of its plan: the edge lies three of its own robust standard
     deviations off, a few per cent at least."""
-    found = before.statistics
-    room = max(LEAST_EDGE, 3.0 * found.robust_sd if found is not None else 0.0)
+    steps = before.statistics
+    room = max(LEAST_EDGE, 3.0 * steps.robust_sd if steps is not None else 0.0)
     step = before.step_seconds
     return Expectation(
         step_seconds=step,

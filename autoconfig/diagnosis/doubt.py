@@ -113,19 +113,19 @@ def _counted(run: Evidence, measured: MeasuredStep | None, gpus: int) -> float |
     timed = [line.seconds * rate for line, rate in rates if line.seconds]
     if timed:
         return statistics.median(timed)
-    found = measured.statistics if measured is not None else None
-    if found is None or not found.by_clock or not rates:
+    steps = measured.statistics if measured is not None else None
+    if steps is None or not steps.by_clock or not rates:
         return None
-    return statistics.median(rate for _, rate in rates) * found.median_s
+    return statistics.median(rate for _, rate in rates) * steps.median_s
 
 
 def _mean_tokens(lines: Sequence[StepLine]) -> float | None:
     """Tokens of a step by the growth of a count over the steps of the last batch: some logs print it with three digits."""
     last = next((line.batch_size for line in reversed(lines) if line.batch_size), None)
-    known = [
+    counts = [
         (line.step, line.tokens) for line in lines if line.step is not None and line.tokens and line.batch_size in (None, last)
     ]
-    pairs = [(at - then, now - before) for (then, before), (at, now) in pairwise(known) if at > then and now >= before]
+    pairs = [(at - then, now - before) for (then, before), (at, now) in pairwise(counts) if at > then and now >= before]
     steps, tokens = sum(step for step, _ in pairs), sum(more for _, more in pairs)
     return tokens / steps if tokens else None
 
@@ -139,9 +139,9 @@ def _batch(run: Evidence) -> float | None:
 def without_unnamed_bars(run: Evidence) -> Evidence | None:
     """The run without the progress bars of files where they have no name and nothing beside them is of a training: they may be
     of anything. None where that changes nothing."""
-    known = {line.origin.file for line in run.steps if not _is_unnamed(line)} | {one.origin.file for one in run.trainings}
-    kept = tuple(line for line in run.steps if line.origin.file in known)
-    return None if len(kept) == len(run.steps) else replace(run, steps=kept)
+    files = {line.origin.file for line in run.steps if not _is_unnamed(line)} | {one.origin.file for one in run.trainings}
+    steps = tuple(line for line in run.steps if line.origin.file in files)
+    return None if len(steps) == len(run.steps) else replace(run, steps=steps)
 
 
 def _is_unnamed(line: StepLine) -> bool:

@@ -49,10 +49,10 @@ COMMUNICATION = (TP, CP, EXPERTS, GRADIENTS, GATHERS)
 def phases_of(parts: Mapping[str, float]) -> dict[str, float]:
     """Seconds of each of PHASES of a step with these parts (names of functions of `time_model`); phases without time are left
     out. The sum is kept."""
-    found = dict.fromkeys(PHASES, 0.0)
+    phases = dict.fromkeys(PHASES, 0.0)
     for name, seconds in parts.items():
-        found[PHASE_OF.get(name, COMPUTE)] += seconds
-    return {name: seconds for name, seconds in found.items() if seconds}
+        phases[PHASE_OF.get(name, COMPUTE)] += seconds
+    return {name: seconds for name, seconds in phases.items() if seconds}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +98,8 @@ class Expectation:
     @property
     def gpu_taken(self) -> str:
         """The GPU that was taken as nothing says which one it is; empty where something does."""
-        asked = self.question.request if self.question else None
-        if asked is None or self.scenario is None or asked.gpu or asked.gpu_table or asked.cluster:
+        request = self.question.request if self.question else None
+        if request is None or self.scenario is None or request.gpu or request.gpu_table or request.cluster:
             return ""
         return self.scenario.cluster.gpu.id
 

@@ -61,12 +61,12 @@ def sorted_words(words: Sequence[str]) -> GivenWords:
 def given_of(given: Mapping[str, Any]) -> GivenStep:
     """What the caller says of the step. Raises InputError for two ways at once, and for numbers out of bounds."""
     fields = [field for field in DIAGNOSE if field.name in GivenStep.__dataclass_fields__]
-    said = GivenStep(**field_values(fields, given))
-    check_bounds(fields, said)
-    named = [name for name, value in vars(said).items() if value is not None]
+    step = GivenStep(**field_values(fields, given))
+    check_bounds(fields, step)
+    named = [name for name, value in vars(step).items() if value is not None]
     if len(named) > 1:
         raise InputError(f"give one of {option(named[0])} and {option(named[1])}: each says how long a step takes")
-    return said
+    return step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,8 +165,8 @@ def _require_no_plan(name: str, asked: PlanSource) -> None:
 
 def _with_remark(evidence: Evidence, names: Sequence[str], remark: str) -> Evidence:
     """The evidence with a remark beside these files."""
-    said = (replace(one, remarks=(*one.remarks, remark)) if one.name in names else one for one in evidence.files)
-    return replace(evidence, files=tuple(said))
+    files = (replace(one, remarks=(*one.remarks, remark)) if one.name in names else one for one in evidence.files)
+    return replace(evidence, files=tuple(files))
 
 
 def _expected(evidence: Evidence, asked: PlanSource, launch: Sequence[str], batch: int | None) -> Expectation | None:
@@ -215,9 +215,9 @@ def _one_log_a_run(evidence: Evidence) -> Evidence:
         fuller = next((one for one in ranked[:place] if one in runs and same_run_as(runs[name], runs[one])), None)
         if fuller is not None:
             del runs[name]
-            kept = tuple(line for line in evidence.steps if line.origin.file != name)
+            steps = tuple(line for line in evidence.steps if line.origin.file != name)
             remark = f"of the same run as {fuller}, whose steps are taken"
-            evidence = _with_remark(replace(evidence, steps=kept), (name,), remark)
+            evidence = _with_remark(replace(evidence, steps=steps), (name,), remark)
     return evidence
 
 

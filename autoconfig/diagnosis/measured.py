@@ -150,8 +150,8 @@ RATE_OFF = 0.10
 def _contradicts(by_clock: MeasuredStep | None, by_rate: MeasuredStep) -> bool:
     """Whether the clock between lines, where it is fine enough, says another step than a rate that the plan makes seconds of:
     the plan's tokens or FLOPs are then not the run's."""
-    found = by_clock.statistics if by_clock is not None else None
-    if by_clock is None or found is None or found.count < LEAST_LINES or found.resolution > RATE_OFF:
+    steps = by_clock.statistics if by_clock is not None else None
+    if by_clock is None or steps is None or steps.count < LEAST_LINES or steps.resolution > RATE_OFF:
         return False
     return abs(by_clock.step_seconds / by_rate.step_seconds - 1) > RATE_OFF
 
@@ -160,10 +160,10 @@ LEAST_LINES = 3
 
 
 def _median(lines: Sequence[StepLine], convention: str) -> MeasuredStep | None:
-    found = statistics(lines)
-    if found is None:
+    steps = statistics(lines)
+    if steps is None:
         return None
-    return MeasuredStep(step_seconds=found.median_s, source=_named(lines), statistics=found, convention=convention)
+    return MeasuredStep(step_seconds=steps.median_s, source=_named(lines), statistics=steps, convention=convention)
 
 
 def _named(lines: Iterable[StepLine]) -> str:

@@ -37,10 +37,10 @@ class JobSize:
 def batch_of(run: Evidence) -> int | None:
     """Sequences of a step, as a run's log prints them, or as the samples that it has consumed say; None where it does neither,
     or where they are not the same in all lines."""
-    found = {line.batch_size for line in run.steps if line.batch_size}
-    if len(found) == 1:
-        return found.pop()
-    each = None if found else _of_a_step(run.steps, "samples")
+    sizes = {line.batch_size for line in run.steps if line.batch_size}
+    if len(sizes) == 1:
+        return sizes.pop()
+    each = None if sizes else _of_a_step(run.steps, "samples")
     return round(each) if each is not None and abs(each - round(each)) < SCATTER else None
 
 
@@ -48,7 +48,7 @@ def size_of(run: Evidence) -> JobSize:
     """The size of the job of a run's log."""
     values = run.plans[-1].values if run.plans else {}
     batch = batch_of(run) or _whole(values, "global_batch_size")
-    lengths = {found for line in run.steps if (found := _sequence(line))}  # several where short sequences come first
+    lengths = {length for line in run.steps if (length := _sequence(line))}  # several where short sequences come first
     sequence = lengths.pop() if len(lengths) == 1 else _whole(values, "seq_length")
     padded = tuple(line for line in run.steps if line.format in PADDED)
     tokens = _of_a_step(padded, "tokens") or (batch * sequence if batch and sequence else None)
@@ -57,8 +57,8 @@ def size_of(run: Evidence) -> JobSize:
 
 def _of_a_step(lines: tuple[StepLine, ...], name: str) -> float | None:
     """Growth of a count from step to step; None where it is not the same for all."""
-    known = [(line.step, float(value)) for line in lines if line.step is not None and (value := getattr(line, name))]
-    grown = [(later - earlier) / (at - then) for (then, earlier), (at, later) in pairwise(known) if at > then]
+    counts = [(line.step, float(value)) for line in lines if line.step is not None and (value := getattr(line, name))]
+    grown = [(later - earlier) / (at - then) for (then, earlier), (at, later) in pairwise(counts) if at > then]
     if not grown:
         return None
     usual = statistics.median(grown)
@@ -67,10 +67,10 @@ def _of_a_step(lines: tuple[StepLine, ...], name: str) -> float | None:
 
 def tokens_of_steps(lines: Sequence[StepLine]) -> list[tuple[StepLine, float]]:
     """Tokens of a step by the count of those consumed so far."""
-    known = [(line, line.step, line.tokens) for line in lines if line.step is not None and line.tokens]
+    counts = [(line, line.step, line.tokens) for line in lines if line.step is not None and line.tokens]
     return [
         (line, (tokens - before) / (step - then))
-        for (_, then, before), (line, step, tokens) in pairwise(known)
+        for (_, then, before), (line, step, tokens) in pairwise(counts)
         if step > then and tokens > before
     ]
 
@@ -206,13 +206,13 @@ def _scattered(seconds: dict[int, float]) -> bool:
 def require_comparable(now: Evidence, before: Evidence) -> None:
     """Raises InputError where two logs are of steps of other sizes: their seconds say nothing of each other."""
     one, other = size_of(now), size_of(before)
-    said = (
+    sizes = (
         ("a global batch of {:,}", one.batch, other.batch),
         ("sequences of {:,} tokens", one.sequence, other.sequence),
         ("a world size of {:,}", one.world, other.world),
         ("{:,.0f} tokens a step", one.tokens, other.tokens),
     )
-    for words, new, old in said:
+    for words, new, old in sizes:
         if new is not None and old is not None and abs(new / old - 1) > (ALIKE if isinstance(new, float) else 0.0):
             files = [run.steps[0].origin.file if run.steps else "" for run in (before, now)]
             raise InputError(

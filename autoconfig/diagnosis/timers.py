@@ -75,9 +75,9 @@ def normal(name: str) -> str:
 def timed(evidence: Evidence, names: Sequence[str]) -> Timed | None:
     """The first of these timers that was printed; None where none was."""
     for name in names:
-        found = [timer for timer in evidence.timers if normal(timer.name) == name]
-        if found:
-            return _median(name, found)
+        printed = [timer for timer in evidence.timers if normal(timer.name) == name]
+        if printed:
+            return _median(name, printed)
     return None
 
 
@@ -105,8 +105,8 @@ def timed_step(evidence: Evidence) -> float | None:
     whole = timed(evidence, FORWARD_BACKWARD)
     pieces = [whole] if whole else [timed(evidence, FORWARD), timed(evidence, BACKWARD)]
     rest = [timed(evidence, OPTIMIZER_STEP), timed(evidence, DATA) if not whole else None]
-    known = [one.most for one in (*pieces, *rest) if one is not None]
-    return sum(known) if len(known) > 1 else None
+    seconds = [one.most for one in (*pieces, *rest) if one is not None]
+    return sum(seconds) if len(seconds) > 1 else None
 
 
 def parts_of(evidence: Evidence) -> list[SeenPart]:
@@ -131,14 +131,14 @@ def _trace_phases(trace: TraceParts) -> dict[str, float]:
     """Seconds of a step of one trace by phase; communication whose group the trace does not say stands under its own name."""
     steps = max(1, trace.steps)
     known = {name: seconds for name, seconds in trace.parts.items() if name not in NOT_A_PHASE}
-    found = {name: seconds / steps for name, seconds in phases_of(known).items()}
+    phases = {name: seconds / steps for name, seconds in phases_of(known).items()}
     for cause, seconds in trace.idle.items():
         if phase := IDLE_PHASE.get(cause):
-            found[phase] = found.get(phase, 0.0) + seconds / steps
+            phases[phase] = phases.get(phase, 0.0) + seconds / steps
     for name in ("communication", "copy"):
         if trace.parts.get(name):
-            found[f"{name}, of no known group" if name == "communication" else "copies"] = trace.parts[name] / steps
-    return found
+            phases[f"{name}, of no known group" if name == "communication" else "copies"] = trace.parts[name] / steps
+    return phases
 
 
 def _of_timers(evidence: Evidence) -> Iterable[SeenPart]:

@@ -57,24 +57,24 @@ def arguments(lines: Iterable[str]) -> dict[str, str]:
 def of_blocks(blocks: Iterable[Passage], file: str, vocabulary: int | None = None) -> DumpedPlan | None:
     """The plan that a log prints; of a run that was started again the last one. `vocabulary`: of the tokenizer, where the log
     says it and the arguments do not. Raises InputError where it prints two plans."""
-    found: DumpedPlan | None = None
+    plan: DumpedPlan | None = None
     for block in blocks:
         values = arguments(raw.decode("utf-8", "replace") for _, raw in block.rows)
         if "num_layers" not in values:  # cut off before it: arguments stand in the order of their names
             continue
-        if found is not None:
-            _require_same(found, values, block.number, file)
+        if plan is not None:
+            _require_same(plan, values, block.number, file)
         if vocabulary is not None and values.get("vocab_size", "None") == "None":
             values["vocab_size"] = str(vocabulary)
         body = "\n".join(f"  {name} {'.' * max(2, 48 - len(name))} {value}" for name, value in values.items())
         world = values.get("world_size", "")
-        found = DumpedPlan(
+        plan = DumpedPlan(
             origin=Origin(file=file, line=block.number, text=block.head.decode("utf-8", "replace").strip()[:200]),
             text=f"{HEAD}\n{body}\n{END}\n",
             world_size=int(world) if world.isdigit() and len(world) < 8 else None,
             values=values,
         )
-    return found
+    return plan
 
 
 def _require_same(before: DumpedPlan, values: dict[str, str], line: int, file: str) -> None:

@@ -97,25 +97,25 @@ def grammar() -> Grammar:
 
 
 def _format(row: Mapping[str, Any], keys: Mapping[str, Any]) -> Format:
-    given: dict[str, Any] = dict(row)
+    entry: dict[str, Any] = dict(row)
     words: dict[str, Any] = {
-        key: tuple(word.encode() for word in given.pop(name, ())) for key, name in (("has", "has"), ("any_of", "any"))
+        key: tuple(word.encode() for word in entry.pop(name, ())) for key, name in (("has", "has"), ("any_of", "any"))
     }
     return Format(
-        pattern=re.compile(given.pop("pattern")), keys=keys[given.pop("keys")] if "keys" in given else {}, **words, **given
+        pattern=re.compile(entry.pop("pattern")), keys=keys[entry.pop("keys")] if "keys" in entry else {}, **words, **entry
     )
 
 
 def formats_for(line: bytes) -> tuple[Format, ...]:
     """The formats of whose words a line, or its shape without digits, holds those that it must."""
-    found = []
+    formats = []
     for some, every, row in grammar().words:
         for word in some:
             if word in line:
                 if not every or all(word in line for word in every):
-                    found.append(row)
+                    formats.append(row)
                 break
-    return tuple(found)
+    return tuple(formats)
 
 
 def number(text: str, *, suffixes: bool = False) -> float | None:
@@ -158,11 +158,11 @@ def duration(text: str) -> float | None:
 def pairs_of(how: str, text: str) -> Iterator[tuple[str, str]]:
     """(key, value) of the rest of a line, by the kind of pairs that its format has."""
     if how == "dict":
-        for found in _DICT.finditer(text):
-            yield found[1], next(value for value in found.groups()[1:] if value is not None)
+        for pair in _DICT.finditer(text):
+            yield pair[1], next(value for value in pair.groups()[1:] if value is not None)
         return
     if how == "equals":
-        yield from (found.groups() for found in _EQUALS.finditer(text))  # type: ignore[misc]
+        yield from (pair.groups() for pair in _EQUALS.finditer(text))  # type: ignore[misc]
         return
     for piece in text.split({"bar": "|", "comma": ",", "dash": " - "}[how], MOST_PAIRS):
         key, between, value = piece.partition(":")
@@ -205,11 +205,11 @@ def mask(text: str) -> float | None:
 
 def fields_of(row: Format, match: re.Match[str], rest: str) -> tuple[dict[str, Any], dict[str, float], int]:
     """(fields of the record, other figures of the line in their own words, how many pairs were known)."""
-    found: dict[str, Any] = dict(row.set)
+    fields: dict[str, Any] = dict(row.set)
     others: dict[str, float] = {}
     for name, text in match.groupdict().items():
         if text is not None:
-            _take(found, name, read_group(row, name, text))
+            _take(fields, name, read_group(row, name, text))
     known = 0
     for key, text in pairs_of(row.pairs, rest) if row.pairs else ():
         how = row.keys.get(key)
@@ -222,10 +222,10 @@ def fields_of(row: Format, match: re.Match[str], rest: str) -> tuple[dict[str, A
         read = list(read_field(how, key, text, suffixes=row.suffixes))
         for name, value in read:
             known += 1
-            _take(found, name, value)
+            _take(fields, name, value)
         if not read and row.record == "step" and (how if isinstance(how, str) else how[0]) == "seconds":
-            found["unread"] = True
-    return found, others, known
+            fields["unread"] = True
+    return fields, others, known
 
 
 def read_group(row: Format, name: str, text: str) -> Any:

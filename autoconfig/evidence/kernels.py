@@ -22,18 +22,18 @@ def _table() -> dict[str, Any]:
 
 def _without_brackets(name: str, kept_depth: int = 0) -> str:
     """A name without what stands in < > and ( ), but for `kept_depth` levels."""
-    kept: list[str] = []
+    plain: list[str] = []
     depth = 0
     for sign in name:
         if sign in "<(":
             depth += 1
             if 0 < depth <= kept_depth:
-                kept.append(" ")
+                plain.append(" ")
         elif sign in ">)":
             depth = max(0, depth - 1)
         elif depth <= kept_depth:
-            kept.append(sign)
-    return "".join(kept)
+            plain.append(sign)
+    return "".join(plain)
 
 
 @lru_cache(maxsize=20_000)
@@ -70,7 +70,7 @@ def collective_of(name: str) -> str:
 def group_of(description: str) -> str:
     """tp, cp, ep, pp, dp, fsdp; the description itself where it is none of these."""
     lower = description.lower()
-    return next((str(found) for word, found in _table()["groups"].items() if word in lower), description[:60])
+    return next((str(name) for word, name in _table()["groups"].items() if word in lower), description[:60])
 
 
 def part_of_group(group: str, collective: str) -> str:

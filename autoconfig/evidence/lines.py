@@ -101,22 +101,22 @@ class _Line:
 
 def read_lines(name: str, chunks: Iterable[bytes]) -> Read:
     """The records of a log. Raises WorkError where it takes more than the budget in force."""
-    found = scan(chunks)
+    scanned = scan(chunks)
     read = Read(name)
     failed = 0
-    for number, formats, raw in found.in_order():
+    for number, formats, raw in scanned.in_order():
         line = raw.decode("utf-8", "replace")
         row = next((row for row in formats if _read_line(read, row, number, line)), None)
         if row is None:
             failed += 1
         else:
             read.formats[row.name] += 1
-    _read_blocks(read, found)
-    read.lines = found.candidates - failed + found.in_blocks
-    read.not_understood = found.count - read.lines
-    read.left_out = found.left_out
+    _read_blocks(read, scanned)
+    read.lines = scanned.candidates - failed + scanned.in_blocks
+    read.not_understood = scanned.count - read.lines
+    read.left_out = scanned.left_out
     _keep_one_bar(read)
-    _count_starts(read, [block.number for block in found.blocks_of("dump")])
+    _count_starts(read, [block.number for block in scanned.blocks_of("dump")])
     for kind in ("steps", "clocks"):
         if kind in read.records:
             read.records[kind] = _joined(read.records[kind])
@@ -136,8 +136,8 @@ def _read_line(read: Read, row: Format, number: int, line: str) -> bool:
         if row.record in _BY_TEXT or (row.record == "timers" and row.pairs):
             done |= build(read, part)
             continue
-        part.values, part.others, known = fields_of(row, match, part.rest)
-        if not row.needs or known:
+        part.values, part.others, pairs = fields_of(row, match, part.rest)
+        if not row.needs or pairs:
             done |= build(read, part)
     return done
 
@@ -408,12 +408,12 @@ def _count_starts(read: Read, dumps: list[int]) -> None:
     numbers, again = sorted([*read.starts, *dumps]), 0
     if not numbers or not steps:
         return
-    found = steps[:1]
+    counted = steps[:1]
     for before, line in pairwise(steps):
         at = bisect_right(numbers, before.origin.line or 0)
         again += at < len(numbers) and numbers[at] <= (line.origin.line or 0)
-        found.append(replace(line, start=again))
-    read.records["steps"] = found
+        counted.append(replace(line, start=again))
+    read.records["steps"] = counted
 
 
 _TABLES: dict[str, tuple[str, Callable[[Passage, str], list[Any]]]] = {
@@ -442,14 +442,14 @@ def _keep_one_bar(read: Read) -> None:
 
 def _joined(records: list[Any]) -> list[Any]:
     """Lines of one figure each that follow each other, as one record; others as they are."""
-    found: list[Any] = []
+    joined: list[Any] = []
     for record in sorted(records, key=lambda one: one.origin.line or 0):
-        last = found[-1] if found else None
+        last = joined[-1] if joined else None
         if last is not None and _is_figure(record) and _is_figure(last) and not _values(record).keys() & _values(last).keys():
-            found[-1] = replace(last, **_values(record))
+            joined[-1] = replace(last, **_values(record))
         else:
-            found.append(record)
-    return found
+            joined.append(record)
+    return joined
 
 
 def _is_figure(record: Any) -> bool:

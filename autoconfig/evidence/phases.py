@@ -14,13 +14,13 @@ _PHASE = re.compile(r"^[^\w]{0,12}([A-Za-z_][\w/ .-]{0,80}): ([\d.]{1,15})s(?: \
 
 def of_line(rest: str, step: int, origin: Origin) -> list[PhaseSeconds]:
     """verl's phases, `timing_s/gen:4.1 - ...`; the whole step is none of them."""
-    found = []
+    records = []
     for key, text in pairs_of("dash", rest):
         name = key.removeprefix("- ").removeprefix(_TIMING)
         seconds = number(text)
         if _TIMING in key and seconds is not None and name != "step":
-            found.append(PhaseSeconds(origin=origin, name=name, seconds=seconds, step=step))
-    return found
+            records.append(PhaseSeconds(origin=origin, name=name, seconds=seconds, step=step))
+    return records
 
 
 def of_block(block: Passage, ordinal: int, file: str) -> tuple[StepLine, list[PhaseSeconds]]:
@@ -28,11 +28,11 @@ def of_block(block: Passage, ordinal: int, file: str) -> tuple[StepLine, list[Ph
     match = block.format.pattern.search(block.head.decode("utf-8", "replace"))
     seconds = float(match["seconds"]) if match else 0.0
     head = Origin(file=file, line=block.number, text=block.head.decode("utf-8", "replace").strip()[:MOST_TEXT])
-    found = []
+    records = []
     for line_number, raw in block.rows:
         line = raw.decode("utf-8", "replace")
         if (one := _PHASE.match(line)) is not None:
             origin = Origin(file=file, line=line_number, text=line.strip()[:MOST_TEXT])
             share = float(one[3]) / 100 if one[3] else None
-            found.append(PhaseSeconds(origin=origin, name=one[1], seconds=float(one[2]), step=ordinal, share=share))
-    return StepLine(origin=head, format=block.format.name, step=ordinal, seconds=seconds), found
+            records.append(PhaseSeconds(origin=origin, name=one[1], seconds=float(one[2]), step=ordinal, share=share))
+    return StepLine(origin=head, format=block.format.name, step=ordinal, seconds=seconds), records

@@ -140,26 +140,26 @@ def _read_stream(name: str, stream: io.BufferedIOBase, is_launch: Callable[[str]
 
 
 def _of_trace(name: str, kind: str, activity: Activity, count: int, remarks: list[str], *truncated: str) -> ReadFile:
-    found = rank_trace(activity, Origin(file=name))
-    window, said = "", [*truncated, *remarks]
-    if found is None:
-        said.append("no kernel of a GPU in it: profile with ProfilerActivity.CUDA")
-    elif not found.parts.steps:
-        window = f"{found.parts.span_s:.3g} s"
-        said.append("no step in it: all of it is looked at; a schedule and prof.step() mark steps")
+    trace = rank_trace(activity, Origin(file=name))
+    window, texts = "", [*truncated, *remarks]
+    if trace is None:
+        texts.append("no kernel of a GPU in it: profile with ProfilerActivity.CUDA")
+    elif not trace.parts.steps:
+        window = f"{trace.parts.span_s:.3g} s"
+        texts.append("no step in it: all of it is looked at; a schedule and prof.step() mark steps")
     else:
-        window = f"{found.parts.steps} step{'s' * (found.parts.steps > 1)}"
-    if found is not None and found.parts.rank is not None:
-        window += f" of rank {found.parts.rank}"
+        window = f"{trace.parts.steps} step{'s' * (trace.parts.steps > 1)}"
+    if trace is not None and trace.parts.rank is not None:
+        window += f" of rank {trace.parts.rank}"
     file = SourceFile(
         name=name,
         kind=kind,
         lines_read=count - activity.not_understood,
         lines_not_understood=activity.not_understood,
         window=window,
-        remarks=tuple(said),
+        remarks=tuple(texts),
     )
-    return ReadFile(file=file, records={"traces": [found.parts]} if found else {}, trace=found)
+    return ReadFile(file=file, records={"traces": [trace.parts]} if trace else {}, trace=trace)
 
 
 def _head(name: str, stream: gzip.GzipFile) -> bytes:

@@ -78,7 +78,7 @@ class Scanned:
 
 def scan(chunks: Iterable[bytes]) -> Scanned:
     """Look at every line of a log once. A chunk ends where a line does, but for lines without an end."""
-    found, shapes = Scanned(), _Shapes()
+    scanned, shapes = Scanned(), _Shapes()
     number, block = 0, None
     for chunk in chunks:
         spend(len(chunk) / 64)
@@ -95,17 +95,17 @@ def scan(chunks: Iterable[bytes]) -> Scanned:
                 formats = shapes.known.get(shape)
                 if formats is None:
                     formats = shapes.look(shape)
-                found.count += 1
+                scanned.count += 1
                 if formats:
-                    block = _keep(found, formats, number, line)
+                    block = _keep(scanned, formats, number, line)
                 continue
             for piece in line.split(b"\r"):  # a progress bar prints one line over the other
                 if piece.strip():
-                    found.count += 1
-                    block = _follow(found, shapes, block, number, piece)
+                    scanned.count += 1
+                    block = _follow(scanned, shapes, block, number, piece)
         if not lines[-1]:
             number -= 1
-    return found
+    return scanned
 
 
 class _Shapes:

@@ -69,14 +69,14 @@ def samples(block: Passage, file: str) -> list[ClockSample]:
     names = _csv_names(head) if block.format.record == "csv" else head.lstrip("# \t").split()
     if not grammar().keys["clock_columns"].keys() & set(names):
         return []
-    found = []
+    samples_of = []
     for number, raw in block.rows:
         line = raw.decode("utf-8", "replace")
         cells = _cells(line, names, csv=block.format.record == "csv")
         if cells is not None:
             one = from_columns(cells, Origin(file=file, line=number, text=line.strip()[:MOST_TEXT]))
-            found += [one] if one is not None else []
-    return found
+            samples_of += [one] if one is not None else []
+    return samples_of
 
 
 def _csv_names(head: str) -> list[str]:

@@ -20,7 +20,7 @@ def steps(block: Passage, file: str) -> list[StepLine]:
     columns = _columns(csv_cells(block.head), block.format.keys)
     if not {name for how in columns.values() for name in [_field(how)]} - _MARKS_A_STEP:
         return []
-    found = []
+    records = []
     for number, raw in block.rows:
         values: dict[str, Any] = {}
         cells = csv_cells(raw)
@@ -30,8 +30,8 @@ def steps(block: Passage, file: str) -> list[StepLine]:
         values = {name: int(value) if name in WHOLE else value for name, value in values.items()}
         if values.keys() - _MARKS_A_STEP and values.get("seconds", 1.0) > 0:
             text = raw.decode("utf-8", "replace").strip()[:MOST_TEXT]
-            found.append(StepLine(origin=Origin(file=file, line=number, text=text), format=block.format.name, **values))
-    return found
+            records.append(StepLine(origin=Origin(file=file, line=number, text=text), format=block.format.name, **values))
+    return records
 
 
 def _field(how: Any) -> str:
@@ -41,14 +41,14 @@ def _field(how: Any) -> str:
 def _columns(names: list[str], keys: Mapping[str, Any]) -> dict[int, Any]:
     """Place of a column -> its entry in the table of keys, each field once: the first of the keys, then known
     figures."""
-    found: dict[str, tuple[int, Any]] = {}
+    columns: dict[str, tuple[int, Any]] = {}
     places = {_OF_A_RUN.sub("", name.strip()): place for place, name in reversed(list(enumerate(names)))}
     for key, how in keys.items():
         if key in places:
-            found.setdefault(_field(how), (places[key], how))
+            columns.setdefault(_field(how), (places[key], how))
     for name, place in places.items():
         entry = grammar().figures.get(name.lower())
         if entry is not None and entry[0] == "step":
             how = entry[1:] if len(entry) > 2 else entry[1]
-            found.setdefault(_field(how), (place, how))
-    return dict(found.values())
+            columns.setdefault(_field(how), (place, how))
+    return dict(columns.values())

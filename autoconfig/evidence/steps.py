@@ -206,14 +206,14 @@ def _of_last_batch(lines: list[StepLine]) -> list[StepLine]:
 
 def _from_means(lines: list[StepLine]) -> list[tuple[StepLine, float]]:
     """Steps from running means: mean times steps is the time since the start."""
-    found = []
+    steps_of = []
     for before, line in pairwise(lines):
         steps = (line.step or 0) - (before.step or 0)
         if steps > 0 and line.rank == before.rank and line.start == before.start:
             taken = (line.seconds or 0.0) * (line.step or 0) - (before.seconds or 0.0) * (before.step or 0)
             if taken > 0:
-                found.append((line, taken / steps))
-    return found
+                steps_of.append((line, taken / steps))
+    return steps_of
 
 
 def _from_clock(lines: list[StepLine]) -> list[tuple[StepLine, float]]:
@@ -229,14 +229,14 @@ def _from_clock(lines: list[StepLine]) -> list[tuple[StepLine, float]]:
 
 def _with_intervals(lines: list[tuple[StepLine, float]]) -> list[list[_Point]]:
     """The points of each start in order; of the ranks that print a step the slowest counts."""
-    found: dict[tuple[int, int], dict[float, _Point]] = {}
+    starts: dict[tuple[int, int], dict[float, _Point]] = {}
     for number, ((line, seconds), start) in enumerate(zip(lines, _starts_of([line for line, _ in lines]), strict=True)):
         step = float(line.step) if line.step is not None else -1e9 + number
-        now = found.setdefault(start, {})
+        now = starts.setdefault(start, {})
         old = now.get(step)
         if old is None or old.seconds < seconds:
             now[step] = _Point(step=step, seconds=seconds, at=line.at, interval=1.0)
-    in_order = [[point for _, point in sorted(found[start].items())] for start in sorted(found)]
+    in_order = [[point for _, point in sorted(starts[start].items())] for start in sorted(starts)]
     gaps = [later.step - before.step for points in in_order for before, later in pairwise(points)]
     usual = Counter(gaps).most_common(1)[0][0] if gaps else 1.0
     split = [part for points in in_order for part in _without_queues(_at_intervals(points, usual))]
@@ -255,7 +255,7 @@ def _starts_of(lines: Sequence[StepLine]) -> list[tuple[int, int]]:
     ranks_mixed = len(steps) - len(set(steps)) >= 0.4 * len(steps)
     room = RANKS_APART * Counter(gaps).most_common(1)[0][0] if ranks_mixed and gaps else 0.0
     last: dict[int | None, tuple[tuple[int, int], int]] = {}
-    found = []
+    starts = []
     for line in lines:
         (begun, again), most = last.get(line.rank, ((line.start, 0), -1))
         if line.start != begun:
@@ -263,8 +263,8 @@ def _starts_of(lines: Sequence[StepLine]) -> list[tuple[int, int]]:
         elif line.step is not None and line.step < most - (room if line.rank is None else 0.0):
             again, most = again + 1, -1
         last[line.rank] = ((begun, again), max(most, line.step if line.step is not None else -1))
-        found.append((begun, again))
-    return found
+        starts.append((begun, again))
+    return starts
 
 
 def _without_queues(points: list[_Point]) -> Iterable[list[_Point]]:
@@ -296,14 +296,14 @@ def _gaps(points: Sequence[_Point]) -> list[float | None]:
 def _chain(starts: Sequence[list[_Point]]) -> tuple[list[_Point], list[_Point]]:
     """(the points of the run, those behind the warm-up of each start): a start that goes back takes the place of what it does
     again, unless it is shorter than that."""
-    points, kept = starts[0], _settled(starts[0], None)
+    points, settled_points = starts[0], _settled(starts[0], None)
     for later in starts[1:]:
-        settled = _settled(later, float(np.median([point.seconds for point in kept])))
-        before = [point for point in kept if point.step < later[0].step]
-        if len(before) + len(settled) >= len(kept):
+        settled = _settled(later, float(np.median([point.seconds for point in settled_points])))
+        before = [point for point in settled_points if point.step < later[0].step]
+        if len(before) + len(settled) >= len(settled_points):
             points = [point for point in points if point.step < later[0].step] + later
-            kept = before + settled
-    return points, kept
+            settled_points = before + settled
+    return points, settled_points
 
 
 def _longest_warmup(points: Sequence[_Point], kept: Sequence[_Point], median: float) -> float:
@@ -423,11 +423,11 @@ def _outside(points: Sequence[_Point]) -> float | None:
     """Seconds a step between the time of day and the steps themselves, without single gaps, which are no usual ones; None
     without times of day. A clock that goes back counts for nothing."""
     pairs = zip(_gaps(points), pairwise(points), strict=True)
-    known = [(gap, later) for gap, (_, later) in pairs if gap is not None and gap > -LEAST_CLOCK_S]
-    known.sort(key=lambda one: one[0])
-    while known and known[-1][0] > SINGLE * sum(gap for gap, _ in known) > 0:
-        known.pop()
-    clock = sum(gap + later.seconds * later.interval for gap, later in known)
+    pauses = [(gap, later) for gap, (_, later) in pairs if gap is not None and gap > -LEAST_CLOCK_S]
+    pauses.sort(key=lambda one: one[0])
+    while pauses and pauses[-1][0] > SINGLE * sum(gap for gap, _ in pauses) > 0:
+        pauses.pop()
+    clock = sum(gap + later.seconds * later.interval for gap, later in pauses)
     if clock < LEAST_CLOCK_S:
         return None
-    return max(0.0, sum(gap for gap, _ in known)) / sum(later.interval for _, later in known)
+    return max(0.0, sum(gap for gap, _ in pauses)) / sum(later.interval for _, later in pauses)

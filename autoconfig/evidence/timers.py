@@ -30,12 +30,12 @@ def timer(
 
 def of_ranks(block: Passage, step: int | None, file: str) -> list[Timer]:
     """The timers of a block of --timing-log-option all: a name, then a line for each rank, in ms."""
-    found: list[Timer] = []
+    timers: list[Timer] = []
     name, origin, by_rank = "", Origin(file=file), dict[int, float]()
 
     def end() -> None:
         if name and by_rank:
-            found.append(timer(name, min(by_rank.values()), max(by_rank.values()), origin, step, dict(by_rank)))
+            timers.append(timer(name, min(by_rank.values()), max(by_rank.values()), origin, step, dict(by_rank)))
 
     for number, raw in block.rows:
         line = raw.decode("utf-8", "replace")
@@ -46,4 +46,4 @@ def of_ranks(block: Passage, step: int | None, file: str) -> list[Timer]:
             name, by_rank = match[1], {}
             origin = Origin(file=file, line=number, text=line.strip()[:MOST_TEXT])
     end()
-    return found
+    return timers

@@ -15,21 +15,21 @@ def scores(block: Passage, file: str) -> list[SlowestRank]:
     """The least and the largest score of NVIDIA's resiliency extension, with the ranks that have them; empty for fewer than two
     ranks."""
     kind = block.format.pattern.search(block.head.decode("utf-8", "replace"))
-    found = {}
+    scores_of = {}
     for number, raw in block.rows:
         line = raw.decode("utf-8", "replace")
         if (one := _SCORED.search(line)) is not None:
-            found[int(one[1])] = (float(one[2]), Origin(file=file, line=number, text=line.strip()[:MOST_TEXT]))
-    if len(found) < 2 or kind is None:
+            scores_of[int(one[1])] = (float(one[2]), Origin(file=file, line=number, text=line.strip()[:MOST_TEXT]))
+    if len(scores_of) < 2 or kind is None:
         return []
-    low, high = min(found, key=lambda rank: found[rank][0]), max(found, key=lambda rank: found[rank][0])
+    low, high = min(scores_of, key=lambda rank: scores_of[rank][0]), max(scores_of, key=lambda rank: scores_of[rank][0])
     return [
         SlowestRank(
-            origin=found[low][1],
+            origin=scores_of[low][1],
             figure=f"{kind['kind']}_performance",
-            least=found[low][0],
+            least=scores_of[low][0],
             least_rank=low,
-            most=found[high][0],
+            most=scores_of[high][0],
             most_rank=high,
         )
     ]

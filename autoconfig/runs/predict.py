@@ -173,8 +173,8 @@ def _predict_group(scenario: Scenario, members: Sequence[_Asked]) -> Iterator[tu
         yield from list(_price(scenario, members))
     except AutoconfigError as error:
         if len(members) > 1:
-            for asked in members:
-                yield from _predict_group(scenario, [asked])
+            for member in members:
+                yield from _predict_group(scenario, [member])
         else:
             yield members[0][0], Prediction(id=members[0][2].id, note=f"{FAILED}{error}")
 

@@ -114,6 +114,6 @@ def _fits(case: PostTrainingCase, step: StepEstimate) -> tuple[bool, str]:
     if not memory.fits and case.offload_assumed:
         hosted = replace(placement, train=replace(placement.train, offload=1.0))
         other = phase_memory(case.job, hosted, step.generation)
-        said = "would fit" if other.fits else f"would take {other.peak_bytes / GIB:.1f} GiB"
-        return False, f"{memory.reason} (with its optimizer on the host, which the row does not say, it {said})"
+        outcome = "would fit" if other.fits else f"would take {other.peak_bytes / GIB:.1f} GiB"
+        return False, f"{memory.reason} (with its optimizer on the host, which the row does not say, it {outcome})"
     return memory.fits, memory.reason

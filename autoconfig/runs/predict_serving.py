@@ -123,12 +123,12 @@ def _most_at_once(case: ServingCase, plan: EnginePlan, usual: int) -> int:
 
 def _limits(case: ServingCase, job: ServingJob) -> tuple[int, int]:
     """(max_batch_size, max_num_tokens) of a published offline run of the engine."""
-    lengths, way, found = case.lengths, case.engine.offline_limits, None
+    lengths, way, limits = case.lengths, case.engine.offline_limits, None
     if way == "trtllm-bench":
-        found = trtllm_bench_limits(case.model, job.plan, case.gpu, job.formats, lengths.isl, lengths.osl)
+        limits = trtllm_bench_limits(case.model, job.plan, case.gpu, job.formats, lengths.isl, lengths.osl)
     elif way == "trtllm-bench table":
-        found = trtllm_bench_table(case.model, job.plan, lengths.isl, lengths.osl)
-    return found or (case.engine.max_batch_size, case.engine.max_num_tokens)
+        limits = trtllm_bench_table(case.model, job.plan, lengths.isl, lengths.osl)
+    return limits or (case.engine.max_batch_size, case.engine.max_num_tokens)
 
 
 def offline_generations(case: ServingCase, setup: Setup) -> tuple[list[tuple[float, SteadyGeneration]], float]:
@@ -144,10 +144,10 @@ def offline_generations(case: ServingCase, setup: Setup) -> tuple[list[tuple[flo
     if not case.requests:
         return [(1.0, of(setup.running))], setup.running * lengths.osl * ranks / plan.gpus
     whole, rest = divmod(case.requests / (setup.running * ranks), 1.0)
-    found = [(whole, of(setup.running))] if whole else []
+    generations = [(whole, of(setup.running))] if whole else []
     if rest > 1e-3:
-        found.append((1.0, of(max(rest * setup.running, 1.0))))
-    return found, case.requests * lengths.osl / plan.gpus
+        generations.append((1.0, of(max(rest * setup.running, 1.0))))
+    return generations, case.requests * lengths.osl / plan.gpus
 
 
 def offline_throughput(case: ServingCase, setup: Setup) -> float:
@@ -323,7 +323,7 @@ def _predicted(row: Row, calibration: ServingCalibration) -> ServingPrediction:
 
 def _answer(case: ServingCase, setup: Setup) -> ServingPrediction:
     job = setup.job
-    notes = [said] if (said := bands_text(job.constants)) else []
+    notes = [text] if (text := bands_text(job.constants)) else []
     if case.assumed:
         notes.append(f"assumed: {'; '.join(sentences(case.assumed))}")
     if len(case.plans) > 1:
@@ -369,33 +369,33 @@ def benchmark_of(case: ServingCase) -> Benchmark:
 
 def ranges_ms(edge: EdgeRange | None) -> dict[str, tuple[float, float]]:
     """ttft_range_ms and tpot_range_ms where there is a range."""
-    found = {} if edge is None else {"ttft_range_ms": edge.ttft_s, "tpot_range_ms": edge.tpot_s}
-    return {name: (1e3 * low, 1e3 * high) for name, (low, high) in found.items()}
+    ranges = {} if edge is None else {"ttft_range_ms": edge.ttft_s, "tpot_range_ms": edge.tpot_s}
+    return {name: (1e3 * low, 1e3 * high) for name, (low, high) in ranges.items()}
 
 
 def _closed(case: ServingCase, setup: Setup, notes: list[str]) -> dict[str, Any]:
-    found = server_of(case, setup).benchmark(benchmark_of(case))
-    if said := edge_text(found.load, found.edge):
-        notes.insert(0, said)
+    figures = server_of(case, setup).benchmark(benchmark_of(case))
+    if text := edge_text(figures.load, figures.edge):
+        notes.insert(0, text)
     return {
-        **ranges_ms(found.edge),
-        "out_tok_s_gpu": found.tokens_per_s / case.num_gpus,
-        **_latency(found.ttft_s, found.tpot_s, found.e2e_s),
+        **ranges_ms(figures.edge),
+        "out_tok_s_gpu": figures.tokens_per_s / case.num_gpus,
+        **_latency(figures.ttft_s, figures.tpot_s, figures.e2e_s),
     }
 
 
 def _open(case: ServingCase, setup: Setup, notes: list[str]) -> dict[str, Any]:
     offered = open_loop(case, setup)
-    found = rated_loop(case, setup, case.limits, offered) if case.limits else offered
-    edge, near = (None, "") if case.limits else near_capacity(case, setup, found)
+    figures = rated_loop(case, setup, case.limits, offered) if case.limits else offered
+    edge, near = (None, "") if case.limits else near_capacity(case, setup, figures)
     if near:
         notes.insert(0, near)
     if case.limits:
-        notes.append(f"rate read as the largest within the limits: iterations {found.slowdown:.2f} times as long as priced")
+        notes.append(f"rate read as the largest within the limits: iterations {figures.slowdown:.2f} times as long as priced")
     return {
         **ranges_ms(edge),
-        "out_tok_s_gpu": found.requests_per_s * case.lengths.osl / case.num_gpus,
-        **_latency(found.ttft_s, found.itl_s if case.requests else found.tpot_s, found.e2e_s),
-        "requests_per_s": found.requests_per_s,
+        "out_tok_s_gpu": figures.requests_per_s * case.lengths.osl / case.num_gpus,
+        **_latency(figures.ttft_s, figures.itl_s if case.requests else figures.tpot_s, figures.e2e_s),
+        "requests_per_s": figures.requests_per_s,
         "offered_tpot_ms": offered.tpot_s * 1e3,
     }

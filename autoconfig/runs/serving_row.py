@@ -90,11 +90,11 @@ def read_case(row: Row) -> ServingCase:
     plans = _busy(_plans(cells, model, gpu, engine, gpus), users)
     drafted, acceptance = _drafts(cells)
     start = _start(cells, model, engine, drafted)
-    said = {"requests": _requests(cells, load, lengths), **cells.fields("case")}
+    fields = {"requests": _requests(cells, load, lengths), **cells.fields("case")}
     if load == "closed":
-        said |= _closed(cells, users or 1)
+        fields |= _closed(cells, users or 1)
     if load == "open":
-        said |= {"rate": _rate(cells), "limits": _limits(cells)}
+        fields |= {"rate": _rate(cells), "limits": _limits(cells)}
     return ServingCase(
         model=model,
         gpu=gpu,
@@ -110,7 +110,7 @@ def read_case(row: Row) -> ServingCase:
         start=start,
         checkpoint=checkpoint_named(cells.text("checkpoint")) if cells.text("checkpoint") else None,
         assumed=(*notes, *cells.assumed),
-        **said,
+        **fields,
     )
 
 

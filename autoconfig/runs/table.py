@@ -176,7 +176,7 @@ def check_columns(source: Path, columns: Sequence[str], needed: Iterable[str], s
         other = [name for mark, name in ((";", "semicolons"), ("\t", "tabs")) if len(columns) == 1 and mark in columns[0]]
         hint = f"; {other[0]} separate its cells: write it with commas" if other else ""
         near = {name: nearest(name, set(columns) - set(needed), 1) for name in missing}
-        hint += "".join(f"; is {found[0][:40]!r} its {name}?" for name, found in near.items() if found and not other)
+        hint += "".join(f"; is {close[0][:40]!r} its {name}?" for name, close in near.items() if close and not other)
         raise InputError(f"{source} lacks the columns {', '.join(missing)}{hint}; {shipped}")
     if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
         raise InputError(f"{source} has the columns {', '.join(twice)} twice")

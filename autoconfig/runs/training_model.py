@@ -61,16 +61,16 @@ def _cut_model(row: RunRow) -> tuple[ModelSpec, int] | None:
     """Return a catalogue model with a number of layers or a size in billions behind its name, and how many layers the row
     means; None of another name. Raises CellError where no depth has about that size."""
     match = _BEHIND.fullmatch(row.text("model").lower())
-    known = _catalogue_model(match["name"]) if match else None
-    if match is None or known is None:
+    model = _catalogue_model(match["name"]) if match else None
+    if match is None or model is None:
         return None
     layers, reached = row.count("layers"), ""
     if layers is None and match["layers"]:
         layers = int(match["layers"])
     elif layers is None:
-        layers, reached = _layers_of_size(known, float(match["size"]) * 1e9)
-    row.assume(f"{known.name} with {layers} layers{reached} ({row.text('model')[:60]})")
-    return known, layers
+        layers, reached = _layers_of_size(model, float(match["size"]) * 1e9)
+    row.assume(f"{model.name} with {layers} layers{reached} ({row.text('model')[:60]})")
+    return model, layers
 
 
 def _layers_of_size(known: ModelSpec, parameters: float) -> tuple[int, str]:
@@ -93,21 +93,21 @@ def read_model(row: RunRow) -> ModelSpec:
 
     Raises InputError, of a name alone that no model has UnknownNameError."""
     if config := row.text("config"):
-        known = _of_config(config, row.assumed)
-        return _changed(known, row, row.count("layers") or known.num_layers)
+        model = _of_config(config, row.assumed)
+        return _changed(model, row, row.count("layers") or model.num_layers)
     named = _catalogue_model(row.text("model"))
     cut = (named, row.count("layers")) if named else _cut_model(row)
     if cut is None:
         if row.text("model") and not any(row.text(key) for key in ("hidden", "heads", "layers")):
             load_model(row.text("model"))  # raises: which names are like it
         return _from_cells(row, None)
-    known, layers = cut
-    if other := _contradictions(row, known):
-        row.assume(f"the shape of the columns, which is not {known.name}'s ({', '.join(other)})")
+    model, layers = cut
+    if other := _contradictions(row, model):
+        row.assume(f"the shape of the columns, which is not {model.name}'s ({', '.join(other)})")
         return _from_cells(row, layers)
     if blank := [key for key in ("layers", "hidden", "heads") if not (layers if key == "layers" else row.text(key))]:
-        row.assume(f"{', '.join(blank)} of {known.name}")
-    return _changed(known, row, layers or known.num_layers)
+        row.assume(f"{', '.join(blank)} of {model.name}")
+    return _changed(model, row, layers or model.num_layers)
 
 
 def _of_config(text: str, assumed: list[Remark]) -> ModelSpec:

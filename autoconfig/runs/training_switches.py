@@ -27,11 +27,13 @@ def read_stack(row: RunRow, gpu: GpuSpec, calibration: Calibration) -> SoftwareS
     """Return the named software, else a question's, with what the row says of its kernels and overlap."""
     name = "megatron-local" if row.text("transformer_impl") == "local" else row.text("software")
     stack = resolve.read_stack(known_software(row, name) or None, gpu, row.assumed, calibration)
-    said = row.fields("stack")
-    if said.get("compiled"):
-        said.setdefault("loss_fusion", "compiled")
+    options = row.fields("stack")
+    if options.get("compiled"):
+        options.setdefault("loss_fusion", "compiled")
     overlaps = frozenset(row.words("overlap")) - {EP_OVERLAP} or None
-    stack = with_options(stack, StackOptions(fused_rms_norm=row.text("norm_kernel") == "fused-rms", overlaps=overlaps, **said))
+    stack = with_options(
+        stack, StackOptions(fused_rms_norm=row.text("norm_kernel") == "fused-rms", overlaps=overlaps, **options)
+    )
     shard = row.text("optimizer_shard")
     return replace(stack, time=_broadcasts(stack.time, shard, row.count("dp") or 0)) if shard.isdigit() else stack
 
@@ -128,19 +130,19 @@ PURE_BF16 = ("none", "bf16")
 def read_numerics(row: RunRow, model: ModelSpec, stack: SoftwareStack, gpu: GpuSpec) -> Numerics:
     """Return types, dropout and adapters. Raises CellError for cells that contradict each other, InputError for odd ones."""
     precision, recipe = _precision(row)
-    said = row.fields("numerics") | {"precision": precision or None, "fp8_recipe": recipe if precision == "fp8" else None}
+    numerics = row.fields("numerics") | {"precision": precision or None, "fp8_recipe": recipe if precision == "fp8" else None}
     if row.text("master_weights") in PURE_BF16:
-        said["weights_are_masters"] = True
+        numerics["weights_are_masters"] = True
     routing = row.text("moe_routing")
     if routing == "tokendrop":
-        said["moe_capacity_factor"] = 1.0
+        numerics["moe_capacity_factor"] = 1.0
     elif routing == "balanced" and model.is_moe:
-        said["moe_imbalance"] = 1.0
+        numerics["moe_imbalance"] = 1.0
     if (dropout := row.number("hidden_dropout")) is not None:
-        said |= {"hidden_dropout": dropout, "attention_dropout": dropout}
+        numerics |= {"hidden_dropout": dropout, "attention_dropout": dropout}
     if trains_adapters(row):
-        said |= {"peft": "lora", **row.fields("adapters")}
-    return AskedNumerics(said).read(model, gpu, stack, row.assumed)
+        numerics |= {"peft": "lora", **row.fields("adapters")}
+    return AskedNumerics(numerics).read(model, gpu, stack, row.assumed)
 
 
 def _precision(row: RunRow) -> tuple[str, str | None]:
@@ -168,12 +170,12 @@ class _Cells:
 
 def read_row_workload(row: RunRow, model: ModelSpec) -> Workload:
     """Return the lengths and the batch. Raises InputError."""
-    said = _Cells(**row.fields("workload", but="" if model.is_encoder_decoder else "decoder_seq"))
-    if said.packed_length is None and row.text("task") in (*ADAPTERS, *FULL_TUNING):
+    cells = _Cells(**row.fields("workload", but="" if model.is_encoder_decoder else "decoder_seq"))
+    if cells.packed_length is None and row.text("task") in (*ADAPTERS, *FULL_TUNING):
         row.assume("packed_length: samples that are not packed")
-    if said.packed_length is not None and said.seq_length is not None and said.packed_length >= said.seq_length:
-        said = replace(said, packed_length=None)
-    return read_workload(said, model, row.assumed, adapters=trains_adapters(row))
+    if cells.packed_length is not None and cells.seq_length is not None and cells.packed_length >= cells.seq_length:
+        cells = replace(cells, packed_length=None)
+    return read_workload(cells, model, row.assumed, adapters=trains_adapters(row))
 
 
 def micro_batches(row: RunRow, workload: Workload, data_parallel: int, broken: list[str]) -> Workload:

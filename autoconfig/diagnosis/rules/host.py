@@ -44,8 +44,8 @@ HIP's documentation (Debugging with HIP), torch.distributed (environment variabl
 
 def set_variable(case: RunCase, names: Collection[str]) -> Variable | None:
     """The first of these variables that the run sets to anything but 0; None where it sets none."""
-    found = (one for one in case.evidence.variables if one.name in names)
-    return next((one for one in found if one.value.strip() not in ("", "0")), None)
+    variables = (one for one in case.evidence.variables if one.name in names)
+    return next((one for one in variables if one.value.strip() not in ("", "0")), None)
 
 
 def late_launches(case: RunCase) -> Cause | Cleared | None:
@@ -77,12 +77,12 @@ def late_launches(case: RunCase) -> Cause | Cleared | None:
 
 def _blocking(case: RunCase, certainty: str) -> Cause | None:
     """A variable of BLOCKING of this certainty that the run sets."""
-    found = set_variable(case, [name for name in BLOCKING if BLOCKING[name][1] == certainty])
-    if found is None:
+    variable = set_variable(case, [name for name in BLOCKING if BLOCKING[name][1] == certainty])
+    if variable is None:
         return None
-    words = f"{BLOCKING[found.name][0]} ({found.name}={found.value.strip()})"
-    remedy = f"unset {found.name}: it is for debugging"
-    return caused(case, "R01", words, certainty, evidence=(found.origin,), remedy=remedy, seconds=case.gap_seconds or None)
+    words = f"{BLOCKING[variable.name][0]} ({variable.name}={variable.value.strip()})"
+    remedy = f"unset {variable.name}: it is for debugging"
+    return caused(case, "R01", words, certainty, evidence=(variable.origin,), remedy=remedy, seconds=case.gap_seconds or None)
 
 
 def _host_of_table(case: RunCase) -> Cause | None:
@@ -162,8 +162,8 @@ def slow_kernels(case: RunCase) -> Finding | None:
     """R04: a trace, or a profiler's table, shows kernels that stand in for faster ones; or the step is so much longer on one
     node that no other cause reaches it."""
     looks = (_stand_ins, _warned_of, _switched_off, _unfused_in_table, _asked_for_unfused)
-    if (found := first_finding(case, looks)) is not None:
-        return found
+    if (finding := first_finding(case, looks)) is not None:
+        return finding
     return Cleared("no kernel stands in for a faster one") if case.evidence.traces else _far_too_slow(case)
 
 
@@ -209,11 +209,11 @@ variables)."""
 
 
 def _switched_off(case: RunCase) -> Cause | None:
-    found = {one.name: one for one in case.evidence.variables if one.name in NO_FUSED and one.value.strip() == "0"}
-    if len(found) < len(NO_FUSED):
+    switches = {one.name: one for one in case.evidence.variables if one.name in NO_FUSED and one.value.strip() == "0"}
+    if len(switches) < len(NO_FUSED):
         return None
     words = f"attention is not fused ({' and '.join(f'{name}=0' for name in NO_FUSED)})"
-    origins = tuple(found[name].origin for name in NO_FUSED)
+    origins = tuple(switches[name].origin for name in NO_FUSED)
     remedy = f"unset {' and '.join(NO_FUSED)}"
     return caused(case, "R04", words, CERTAIN, evidence=origins, remedy=remedy, seconds=case.gap_seconds or None)
 
@@ -223,10 +223,10 @@ def _asked_for_unfused(case: RunCase) -> Cause | None:
     e = case.expectation
     if e is None or e.scenario is None or e.plan is None or case.step_seconds is None:
         return None
-    asked, usual = e.scenario.software, load_stack(e.scenario.software.name)
-    if asked.memory.attention_kernel != "unfused" or usual.memory.attention_kernel == "unfused":
+    software, usual = e.scenario.software, load_stack(e.scenario.software.name)
+    if software.memory.attention_kernel != "unfused" or usual.memory.attention_kernel == "unfused":
         return None
-    fused = replace(e.scenario, software=with_options(asked, StackOptions(attention_kernel=usual.memory.attention_kernel)))
+    fused = replace(e.scenario, software=with_options(software, StackOptions(attention_kernel=usual.memory.attention_kernel)))
     cure = cure_by("fused", case.step_seconds, (e.scenario, e.plan), (fused, e.plan), case.budget.measured(), kept=())
     if cure is None or cure.step_after >= case.step_seconds:
         return None

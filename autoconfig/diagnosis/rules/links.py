@@ -201,10 +201,10 @@ def _is_slow(value: str) -> bool:
 
 
 def _distinct(facts: Iterable[LinkFact]) -> list[LinkFact]:
-    found: dict[tuple[str, str], LinkFact] = {}
+    distinct: dict[tuple[str, str], LinkFact] = {}
     for fact in facts:
-        found.setdefault((fact.kind, fact.value), fact)
-    return list(found.values())[:2]
+        distinct.setdefault((fact.kind, fact.value), fact)
+    return list(distinct.values())[:2]
 
 
 def _fallback_words(fact: LinkFact) -> str:
@@ -232,18 +232,18 @@ def _fallback_remedy(fact: LinkFact, variables: Iterable[Variable]) -> str:
 def _tested(case: RunCase) -> Cause | Cleared | Undecided | None:
     """nccl-tests against the catalogue's rate; messages that their start-up bounds say nothing of it."""
     measured = [fact for fact in case.evidence.links if fact.kind == "bandwidth" and fact.bus_bytes_per_s]
-    found = [fact for fact in measured if _large(fact)]
+    large = [fact for fact in measured if _large(fact)]
     scenario = case.scenario
-    if not found:
+    if not large:
         return Undecided("nccl-tests with large messages (-b 64M -e 8G)") if measured else None
-    best = max(found, key=lambda fact: fact.bus_bytes_per_s or 0.0)
+    best = max(large, key=lambda fact: fact.bus_bytes_per_s or 0.0)
     reached = best.bus_bytes_per_s or 0.0
     if scenario is None:
         return _slow_anywhere(case, best, reached)
-    asked = _rate_between(case, scenario, None)
-    if reached >= threshold("R02", "rate_share") * asked:
+    rate = _rate_between(case, scenario, None)
+    if reached >= threshold("R02", "rate_share") * rate:
         return Cleared(f"nccl-tests reach {reached / 1e9:.0f} GB/s")
-    words, figures = _rate_words(reached, asked)
+    words, figures = _rate_words(reached, rate)
     return _caused(case, words, CERTAIN, evidence=(best.origin,), figures=figures)
 
 
@@ -558,8 +558,8 @@ def _needs_one_connection(case: RunCase) -> bool:
 
 
 def _one_connection(case: RunCase) -> Cause | None:
-    found = [one for one in case.evidence.variables if one.name == ONE_CONNECTION]
-    if not found or found[0].value.strip() != "1" or _needs_one_connection(case):
+    variables = [one for one in case.evidence.variables if one.name == ONE_CONNECTION]
+    if not variables or variables[0].value.strip() != "1" or _needs_one_connection(case):
         return None
     words = f"{ONE_CONNECTION}=1 keeps communication from running beside compute, and this plan does not need it"
     certainty = LIKELY if case.above_band or any(_asked(case, group) for group in ("dp", "fsdp")) else CONSISTENT
@@ -568,7 +568,7 @@ def _one_connection(case: RunCase) -> Cause | None:
         "R03",
         words,
         certainty,
-        evidence=(found[0].origin,),
+        evidence=(variables[0].origin,),
         remedy=f"unset {ONE_CONNECTION}",
         seconds=case.gap_seconds or None,
     )

@@ -45,8 +45,8 @@ def allocator(case: RunCase) -> Cause | Cleared | None:
             text = f"{trace.allocations} cudaMalloc and cudaFree inside steps, {lost:.3g} s a step idle around them"
             origin = Origin(file=trace.origin.file, text=text)
             return caused(case, "R05", GIVEN_BACK, CERTAIN, evidence=(origin,), figures=text, remedy=KEEP_REMEDY, seconds=lost)
-    if (found := _allocations_of_table(case)) is not None:
-        return found
+    if (finding := _allocations_of_table(case)) is not None:
+        return finding
     if (uncached := set_variable(case, (UNCACHED,))) is not None:
         words = f"nothing is cached: every tensor asks the driver for its memory ({UNCACHED}={uncached.value.strip()})"
         seconds, origins = case.gap_seconds or None, (uncached.origin,)
@@ -487,8 +487,8 @@ def _kind_of_pause(case: RunCase, period: float | None, *, paused: bool) -> tupl
 
 
 def _lines_of_pauses(case: RunCase) -> tuple[Origin, ...]:
-    found = case.measured.statistics if case.measured else None
-    numbers = {one.step for one in found.pauses} if found else set()
+    steps = case.measured.statistics if case.measured else None
+    numbers = {one.step for one in steps.pauses} if steps else set()
     lines = [line.origin for line in case.evidence.steps if line.step is not None and line.step in numbers]
     return tuple(lines[:2])
 
@@ -568,8 +568,8 @@ def _grows_with_its_tokens(counted: Sequence[tuple[StepLine, float]], least: flo
     timed = [(line, line.seconds, tokens) for line, tokens in counted if line.seconds]
     if len(timed) < 2:
         return False
-    found = statistics(replace(line, seconds=seconds / tokens) for line, seconds, tokens in timed)
-    return found is not None and found.slope < least
+    steps = statistics(replace(line, seconds=seconds / tokens) for line, seconds, tokens in timed)
+    return steps is not None and steps.slope < least
 
 
 def _tokens_alike(case: RunCase) -> bool:
@@ -588,11 +588,11 @@ def _begins_too_fast(case: RunCase, found: StepStatistics) -> bool:
 
 def _lines_of_growth(case: RunCase, jump: int | None) -> tuple[Origin, ...]:
     """The first and last line that count, or those on both sides of the jump."""
-    found = case.measured.statistics if case.measured else None
-    if found is None:
+    statistics_of_run = case.measured.statistics if case.measured else None
+    if statistics_of_run is None:
         return ()
     lines = {line.step: line.origin for line in case.evidence.steps if line.step is not None}
-    numbers = sorted(step for step in lines if (found.first or 0) <= step <= (found.last or step))
+    numbers = sorted(step for step in lines if (statistics_of_run.first or 0) <= step <= (statistics_of_run.last or step))
     if jump is not None and jump in numbers[1:]:
         at = numbers.index(jump)
         numbers = numbers[at - 1 : at + 1]

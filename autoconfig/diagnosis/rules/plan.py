@@ -109,9 +109,9 @@ def _faster_plan(case: RunCase, e: Expectation) -> tuple[Better | None, str, str
 def waiting(case: RunCase) -> Cause | Cleared | Undecided | None:
     """R17: stages wait in the pipeline longer than priced, or the plan has too few micro-batches for them; phases of
     reinforcement learning wait for each other; an engine's cache is full while requests wait."""
-    found = _phases_wait(case) or _engine_waits(case) or _bubble(case)
-    if found is not None:
-        return found
+    finding = _phases_wait(case) or _engine_waits(case) or _bubble(case)
+    if finding is not None:
+        return finding
     if _warned_of_preemption(case) is not None and not case.evidence.engines:
         return Undecided("lines of the engine's own counters (Running, Waiting, cache usage) over some minutes")
     looked = case.evidence.phases or case.evidence.engines or timers.timed(case.evidence, timers.RECEIVE)

@@ -74,15 +74,15 @@ def _clocks_at_work(case: RunCase) -> Finding | None:
 
 def _throttled_cpu(case: RunCase) -> Cause | None:
     """The kernel lowers the clock of a processor that is too hot: launches and data come late."""
-    found = next((one for one in case.evidence.warnings if one.kind == "cpu_throttled"), None)
-    if found is None:
+    warning = next((one for one in case.evidence.warnings if one.kind == "cpu_throttled"), None)
+    if warning is None:
         return None
-    often = (found.count or 0) >= threshold("R10", "cpu_events")
+    often = (warning.count or 0) >= threshold("R10", "cpu_events")
     words = "the host's processor is too hot and lowers its clock"
-    figures = f"{found.count} times since its start"
+    figures = f"{warning.count} times since its start"
     lost = case.gap_seconds or None
     certainty = LIKELY if often else CONSISTENT
-    return caused(case, "R10", words, certainty, evidence=(found.origin,), figures=figures, remedy=COOL, seconds=lost)
+    return caused(case, "R10", words, certainty, evidence=(warning.origin,), figures=figures, remedy=COOL, seconds=lost)
 
 
 def _least_use() -> float:
@@ -109,14 +109,14 @@ def _clock_text(one: ClockSample) -> str:
 
 
 def _limited(case: RunCase, busy: list[ClockSample]) -> Cause | None:
-    found = [
+    limited = [
         (one.limit_watts, own, one)
         for one in busy
         if one.limit_watts and (own := _own_watts(case, one)) and one.limit_watts < threshold("R10", "limit_share") * own
     ]
-    if not found:
+    if not limited:
         return None
-    _, own, least = min(found, key=lambda item: item[0])
+    _, own, least = min(limited, key=lambda item: item[0])
     words = f"the power limit is {least.limit_watts:,.0f} W where the GPU's own is {own:,.0f} W"
     remedy = f"nvidia-smi -pl {own:.0f}; or expect less (--power-limit {least.limit_watts:.0f})"
     return caused(case, "R10", words, CERTAIN, evidence=(least.origin,), remedy=remedy, seconds=case.gap_seconds or None)
@@ -219,8 +219,8 @@ RANKS = re.compile(r"(?:rank=|[\[{ ])(\d{1,7})(?=[,\]} )])")
 def slow_rank(case: RunCase) -> Finding | None:
     """R14: one rank comes last to most collectives, or its step or its compute is longer than its peers'."""
     looks = (_last_to_collectives, _slowest_of_lines, _named_by_its_detector, _by_timers)
-    if (found := first_finding(case, looks)) is not None:
-        return found
+    if (finding := first_finding(case, looks)) is not None:
+        return finding
     looked = any(one.collectives >= threshold("R14", "least_collectives") for one in case.evidence.arrivals)
     looked = looked or any(line.figure in FIGURES_OF_RANKS for line in case.evidence.slowest)
     return Cleared("ranks alike") if looked or _peers(case) else None
@@ -306,10 +306,10 @@ def _by_stage(case: RunCase, by_rank: Mapping[int, float]) -> dict[int, dict[int
     ranks = max(by_rank) + 1
     world = case.expectation.scenario.cluster.num_gpus if case.expectation and case.expectation.scenario else ranks
     each = max(1, world // _stages(case))
-    found: dict[int, dict[int, float]] = {}
+    stages: dict[int, dict[int, float]] = {}
     for rank, seconds in by_rank.items():
-        found.setdefault(rank // each, {})[rank] = seconds
-    return found
+        stages.setdefault(rank // each, {})[rank] = seconds
+    return stages
 
 
 def _by_timers(case: RunCase) -> Cause | None:
@@ -415,12 +415,12 @@ def _slow_stage(case: RunCase, certainty: str, origin: Origin, text: str, ratio:
 
 def _steps_of_peers(case: RunCase, timer: timers.Timed | None) -> list[list[list[float]]]:
     """Of each stage the seconds of its ranks, step by step: which rank is the busiest may change with the step."""
-    found: dict[int, list[list[float]]] = {}
+    steps: dict[int, list[list[float]]] = {}
     for by_rank in timer.steps if timer is not None else ():
         for stage, ranks in _by_stage(case, by_rank).items():
             if len(ranks) > 1 and min(ranks.values()) > 0:
-                found.setdefault(stage, []).append(list(ranks.values()))
-    return list(found.values())
+                steps.setdefault(stage, []).append(list(ranks.values()))
+    return list(steps.values())
 
 
 def unbalanced_experts(case: RunCase) -> Cause | Cleared | None:

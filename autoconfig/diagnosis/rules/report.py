@@ -31,8 +31,8 @@ def wrong_figure(case: RunCase) -> Cause | Cleared | None:
     if not timed:
         return None
     line, seconds = sorted(timed, key=lambda one: one[1])[len(timed) // 2]
-    found = _checked(case, line, seconds, e.scenario, e.plan)
-    return found or Cleared("printed TFLOPS or MFU follow from the step's time")
+    slip = _checked(case, line, seconds, e.scenario, e.plan)
+    return slip or Cleared("printed TFLOPS or MFU follow from the step's time")
 
 
 def _beside_times(case: RunCase, lines: Sequence[StepLine]) -> list[StepLine]:
@@ -112,14 +112,14 @@ MOST_SLIPS = 2
 def _slips(printed: float, right: Sequence[Formula], scenario: Scenario, plan: TrainPlan, peak: float | None = None) -> str:
     """What would give the figure, of the slips that reports hold; empty where none of them does. `peak`: of an MFU, in
     TFLOPS."""
-    known = list(formulas.wrong_factors(scenario, plan))
+    factors = list(formulas.wrong_factors(scenario, plan))
     if peak is not None:  # a wrong peak is the commonest slip of an MFU
         own, others = formulas.own_peaks(scenario), formulas.peaks_of_others(scenario)
-        known = [*_peaks(own, peak), *known, *_peaks(others, peak)]
+        factors = [*_peaks(own, peak), *factors, *_peaks(others, peak)]
     room = _rounding(printed) if peak is not None else 0.0
     fitting = [
         words
-        for words, factor in known
+        for words, factor in factors
         if _follows(printed, [Formula(words=one.words, value=one.value * factor) for one in right], rounding=room)
     ]
     return ", or ".join(fitting[:MOST_SLIPS])
@@ -197,13 +197,13 @@ def not_a_measurement(case: RunCase) -> Cause | Cleared | None:
 def is_warming_up(case: RunCase) -> bool:
     """Whether only the first steps of the run are known, or their mean: of the first --log-interval that the log's arguments
     say."""
-    found = case.measured.statistics if case.measured else None
-    if found is None or found.warming_up:
-        return found is not None
-    if found.count != 1 or found.warmup_dropped or found.first is None:
+    steps = case.measured.statistics if case.measured else None
+    if steps is None or steps.warming_up:
+        return steps is not None
+    if steps.count != 1 or steps.warmup_dropped or steps.first is None:
         return False
-    says = any(one.values.get("log_interval") == str(found.first) for one in case.evidence.plans)
-    return says and found.first < threshold("R18", "least_steps")
+    says = any(one.values.get("log_interval") == str(steps.first) for one in case.evidence.plans)
+    return says and steps.first < threshold("R18", "least_steps")
 
 
 def timed_at_level_2(case: RunCase) -> Origin | None:

@@ -54,8 +54,8 @@ def causes(activity: Activity, gaps: Gaps, base: float) -> dict[str, float]:
     cause = np.select(conditions, range(len(conditions)), default=len(conditions))
     seconds_of = np.bincount(cause, weights=rest, minlength=len(conditions) + 1)
     names = (SYNCHRONIZATION, BOUNDARY, LATE, BETWEEN, WAITING, UNKNOWN)
-    found = dict(zip(names, seconds_of, strict=True)) | {DATA: data.sum(), ALLOCATION: allocation.sum()}
-    return {name: float(value) for name, value in found.items() if value > LEAST_S}
+    idle = dict(zip(names, seconds_of, strict=True)) | {DATA: data.sum(), ALLOCATION: allocation.sum()}
+    return {name: float(value) for name, value in idle.items() if value > LEAST_S}
 
 
 def _ends_within(spans: Spans, unit: float, base: float, start: Floats, end: Floats) -> NDArray[np.bool_]:

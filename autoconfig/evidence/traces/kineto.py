@@ -37,23 +37,23 @@ def is_trace(head: bytes) -> bool:
 
 def read(name: str, chunks: Iterable[bytes]) -> tuple[Activity, int, list[str]]:
     """(what GPU and host did, number of events, remarks). Raises InputError where it is no trace, and WorkError."""
-    found, json = Activity(unit=MICROSECOND), TraceEvents(name, chunks)
+    activity, json = Activity(unit=MICROSECOND), TraceEvents(name, chunks)
     arguments: dict[int, Mapping[str, Any]] = {}
     later: list[tuple[int, str, int]] = []
     groups = _Groups(json.top)
-    take = _taker(found, arguments, later, groups)
+    take = _taker(activity, arguments, later, groups)
     count = 0
     for event in json.events():
         count += 1
         try:
             take(event)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-            found.not_understood += 1
+            activity.not_understood += 1
     for number, kernel, external in later:
-        _collective(found, number, kernel, arguments.get(external, {}), groups)
-    _about(found, json.top, name)
+        _collective(activity, number, kernel, arguments.get(external, {}), groups)
+    _about(activity, json.top, name)
     remarks = ["the trace ends within: what it holds was read"] if json.truncated else []
-    return found, count, remarks
+    return activity, count, remarks
 
 
 def _taker(
@@ -119,7 +119,7 @@ class _Groups:
 
 def _collective(found: Activity, number: int, kernel: str, values: Mapping[str, Any], groups: _Groups) -> None:
     """Say of a kernel which collective it is, as far as its arguments and the list of groups do."""
-    said = str(values.get("Collective name", ""))
+    text = str(values.get("Collective name", ""))
     listed, all_ranks = groups.of(str(values.get("Process Group Name", "")))
     group = str(values.get("Process Group Description", "")) or listed
     ranks = values.get("Group size")
@@ -127,7 +127,7 @@ def _collective(found: Activity, number: int, kernel: str, values: Mapping[str, 
     largest = max((count for count in elements if isinstance(count, int)), default=0)
     members = str(values.get("Process Group Ranks", ""))
     key = CollectiveKey(
-        name=collective_of(said or kernel),
+        name=collective_of(text or kernel),
         group="" if group == "undefined" else group[:80],
         ranks=ranks if isinstance(ranks, int) else None,
         members=(all_ranks if "..." in members or not members else members)[:2000],

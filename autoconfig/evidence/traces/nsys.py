@@ -125,8 +125,8 @@ def _process(database: sqlite3.Connection, tables: set[str]) -> tuple[int | None
     rows = database.execute(busy).fetchmany(MOST_PROCESSES)
     if not rows or not isinstance(rows[0][0], int):
         return None, []
-    said = f"{len(rows)} processes in it: the one whose GPU was busy longest is looked at; export one rank to choose"
-    return rows[0][0], [said] if len(rows) > 1 else []
+    remark = f"{len(rows)} processes in it: the one whose GPU was busy longest is looked at; export one rank to choose"
+    return rows[0][0], [remark] if len(rows) > 1 else []
 
 
 def _columns(database: sqlite3.Connection, table: str) -> set[str]:

@@ -70,8 +70,8 @@ class GpuWork:
 
     def within(self, first: float, last: float) -> GpuWork:
         """The events between two moments, cut at both."""
-        found = self.only((self.end > first) & (self.start < last))
-        return replace(found, start=np.maximum(found.start, first), end=np.minimum(found.end, last))
+        part = self.only((self.end > first) & (self.start < last))
+        return replace(part, start=np.maximum(part.start, first), end=np.minimum(part.end, last))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ def rank_trace(activity: Activity, origin: Origin) -> TracedRank | None:
         if spent and part_of(name) == UNKNOWN
     ]
     host = np.array(window.host)
-    found = TraceParts(
+    parts = TraceParts(
         origin=origin,
         rank=activity.rank,
         world_size=activity.world_size,
@@ -132,7 +132,7 @@ def rank_trace(activity: Activity, origin: Origin) -> TracedRank | None:
         collections_s=float(merged(activity.collections, unit, base).between(host[:1], host[1:])[0]),
         names=_fallbacks(activity, by_name, total),
     )
-    return TracedRank(parts=found, calls=_calls(activity, inside, window))
+    return TracedRank(parts=parts, calls=_calls(activity, inside, window))
 
 
 def _count(times: Floats, window: TraceSpan) -> int:
@@ -165,11 +165,11 @@ def _launches(activity: Activity, correlation: Integers, base: float) -> tuple[F
     missing = np.full(len(correlation), np.nan)
     if not len(activity.call_start):
         return missing, missing
-    known = np.frombuffer(activity.call_correlation, dtype=np.int64)
-    order = np.argsort(known, kind="stable")
-    at = np.minimum(np.searchsorted(known[order], correlation), len(known) - 1)
+    correlations = np.frombuffer(activity.call_correlation, dtype=np.int64)
+    order = np.argsort(correlations, kind="stable")
+    at = np.minimum(np.searchsorted(correlations[order], correlation), len(correlations) - 1)
     found = order[at]
-    there = (known[found] == correlation) & (correlation >= 0)
+    there = (correlations[found] == correlation) & (correlation >= 0)
     start = seconds(activity.call_start, activity.unit, base)
     length = np.frombuffer(activity.call_duration) * activity.unit
     return np.where(there, start[found], np.nan), np.where(there, start[found] + length[found], np.nan)
@@ -232,8 +232,8 @@ def _parts(activity: Activity, work: GpuWork) -> tuple[dict[str, float], tuple[C
     length[copied] = copies.end - copies.start - _union(work, ~copied).between(copies.start, copies.end)
     spent = np.bincount(part, weights=length, minlength=len(table))
     hidden = compute.between(work.start[keyed], work.end[keyed])
-    found = {name: float(spent[at]) for at, name in enumerate(table) if spent[at] > 0}
-    return found, _uses(activity, groups, work.only(keyed), hidden)
+    parts = {name: float(spent[at]) for at, name in enumerate(table) if spent[at] > 0}
+    return parts, _uses(activity, groups, work.only(keyed), hidden)
 
 
 def _union(work: GpuWork, chosen: NDArray[np.bool_]) -> Union:
@@ -247,12 +247,12 @@ def _uses(activity: Activity, groups: list[str], work: GpuWork, hidden: Floats) 
         np.bincount(work.key, weights=values, minlength=len(groups))
         for values in (np.ones(len(length)), length, length - hidden, work.size_bytes)
     ]
-    found: dict[tuple[str, str, int | None], Floats] = {}
+    uses: dict[tuple[str, str, int | None], Floats] = {}
     for at, (key, group) in enumerate(zip(activity.keys, groups, strict=True)):
         row = np.array([column[at] for column in sums])
         if row[0]:
             name = (key.name, group, key.ranks)
-            found[name] = found.get(name, np.zeros(len(row))) + row
+            uses[name] = uses.get(name, np.zeros(len(row))) + row
     return tuple(
         CollectiveUse(
             name=name,
@@ -263,16 +263,16 @@ def _uses(activity: Activity, groups: list[str], work: GpuWork, hidden: Floats) 
             exposed_s=max(0.0, float(row[2])),
             size_bytes=float(row[3]) or None,
         )
-        for (name, group, ranks), row in sorted(found.items(), key=lambda one: -one[1][1])
+        for (name, group, ranks), row in sorted(uses.items(), key=lambda one: -one[1][1])
     )
 
 
 def _fallbacks(activity: Activity, by_name: Floats, total: float) -> frozenset[str]:
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for name, spent in zip(activity.name_ids, by_name, strict=True):
         if slow := fallback_of(name):
-            found[slow] = found.get(slow, 0.0) + float(spent)
-    return frozenset(slow for slow, spent in found.items() if spent >= FALLBACK_SHARE * total > 0)
+            seconds[slow] = seconds.get(slow, 0.0) + float(spent)
+    return frozenset(slow for slow, spent in seconds.items() if spent >= FALLBACK_SHARE * total > 0)
 
 
 def _gaps(work: GpuWork, window: TraceSpan) -> Gaps:
