@@ -40,7 +40,7 @@ SCALING_EXAMPLE = {"model": "175b", "gpus": "256:2048", "gpu": ["h100-sxm-80gb"]
 BUDGET_EXAMPLE: dict[str, object] = {"money": "200k", "days": 30, "model": "llama3-8b", "gpu": {"h100-sxm-80gb": 2.2}}
 CHECK_EXAMPLE = {
     "text": "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 1 "
-    "--global-batch-size 64 --tensor-model-parallel-size 2 --bf16",
+    "--global-batch-size 64 --tensor-model-parallel-size 2 --bf16 --vocab-size 50257",
     **{"gpus": 8, "gpu": "h100-sxm-80gb"},
 }
 DIAGNOSE_EXAMPLE = {**PLAN_EXAMPLE, "files": {"nccl.log": "node1:77:99 [0] NCCL INFO Using network Socket"}, "step": "60s"}
