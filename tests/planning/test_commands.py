@@ -2,8 +2,10 @@
 
 import shlex
 
+import click
 import pytest
 
+from autoconfig.cli.main import cli
 from autoconfig.cli.training import explain_command, search_command
 from autoconfig.planning.commands import command_line
 from autoconfig.planning.request_fields import QUESTION, SEARCH
@@ -18,10 +20,15 @@ QUESTIONS = {
 }
 
 
+def read(command, words):
+    """What click reads, as below `autoconfig`, whose names of --help a command keeps from its first context on."""
+    return command.make_context(command.name, words, parent=click.Context(cli, **cli.context_settings)).params
+
+
 @pytest.mark.parametrize("words", QUESTIONS.values(), ids=QUESTIONS)
 def test_it_is_read_as_the_same_request(words):
     def asked(words):
-        values = search_command.make_context("search", words).params
+        values = read(search_command, words)
         return request_of(
             {**values, "gpu": ",".join(values["gpu"]) or None, "precision": ",".join(values["precision"]) or None}
         )
@@ -42,4 +49,4 @@ def test_a_plan_of_a_search_is_explained_by_what_the_search_chose(autoconfig, wo
     """Neither option is one of explain's."""
     screen = autoconfig.run("search", "--model", "mixtral-8x7b", "--gpu", "h100", *words.split()).stdout
     line = next(line for line in screen.splitlines() if line.startswith("autoconfig explain"))
-    assert explain_command.make_context("explain", shlex.split(line)[2:]).params[name]
+    assert read(explain_command, shlex.split(line)[2:])[name]

@@ -14,7 +14,7 @@ from validation.sheets.post_training import blind, fit_lines, fitted, inside_ban
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "accuracy" / "post_training.md"
-pytestmark = pytest.mark.xdist_group("post_training_accuracy")
+pytestmark = [pytest.mark.xdist_group("post_training_accuracy"), pytest.mark.long]
 
 
 @pytest.mark.judge
@@ -27,7 +27,6 @@ def test_shipped_constants_are_those_of_the_table():
         assert shipped[framework] == pytest.approx(numbers, rel=0.02, abs=0.005), framework
 
 
-@pytest.mark.long
 def test_bounds_claims_and_incomplete_rows_are_in_no_fit():
     assert {sample.measured.get("step_s", 1.0) > 0 for sample in blind().samples} == {True}
     complete = [s for s in blind().samples if s.framework == "nemo-rl" and not s.missing & UNUSABLE]

@@ -91,7 +91,7 @@ def exhaustive_pools(question, pricer, jobs, wanted) -> int:
     return best
 
 
-@pytest.mark.parametrize("seed", [pytest.param(i, marks=() if i < 8 else pytest.mark.soak) for i in range(30)])
+@pytest.mark.parametrize("seed", [pytest.param(i, marks=pytest.mark.long if i < 8 else pytest.mark.soak) for i in range(30)])
 def test_the_fewest_gpus_are_those_of_exhaustive_search(seed):
     request = replace(drawn(seed), simulate=0)
     found, least = answer(request), exhaustive(request)
