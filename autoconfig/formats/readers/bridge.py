@@ -17,7 +17,7 @@ from autoconfig.formats.bridge_recipes import published_recipes
 from autoconfig.formats.options import OVERRIDE, overrides_of, read_command
 from autoconfig.formats.readers.megatron_words import SIZES, SWITCHES, with_sizes, words_of
 from autoconfig.formats.record import Document, from_words, model_named, other_optimizer, unknown_keys, with_lora, word
-from autoconfig.formats.words import header_of
+from autoconfig.formats.words import Header, header_of
 from autoconfig.formats.writers.bridge import PRECISIONS, settings
 from autoconfig.maps.tree import Section
 from autoconfig.megatron.check_input import CheckInput
@@ -84,38 +84,48 @@ FURTHER = {
 def read(document: Document) -> CheckInput:
     """The record. GPUs: trainer.devices x trainer.num_nodes, else the launcher's, else the recipe's. Raises InputError."""
     head = header_of(document.text)
-    if head is not None and not (document.request.gpu or document.request.cluster):
-        document = replace(document, request=replace(document.request, gpu=head.gpu))
+    document = _on_its_gpus(document, head)
     words, recipe, script = _words(document) if document.values is None else ([], None, None)
     said = {**_said(words), **overrides_of(words)} if document.values is None else document.values
     section = Section(said, document.text, document.request.settings)
     known = published_recipes().get(_full_name(recipe or ""), {})
-    name = _ROLES.sub("", recipe or "").replace("_", "-") if recipe else _named(document.text)
-    notes: list[Remark] = []
-    name = re.sub(r"-pretrain.*|-\d+gpu.*", "", name or "") or None
-    model = model_named(document, name, notes, f"the overrides name no recipe{_settings_file(document.text)}")
+    model, notes = _model(document, section, recipe)
     if document.request.model is not None:  # the recipe's: what the overrides change of it holds
         document, notes = replace(document, request=replace(document.request, model=None, like=None)), []
-    if "model.mtp_num_layers" in section.flat and section.get("model.mtp_num_layers") is None:
-        model = model.replace(mtp_num_layers=0)
     arguments = [*_degrees(section, known, recipe), *_switches(section, known)]
     more, model = _megatrons(document, section, model)
     dispatcher, source_of_it = _dispatcher(section, known, model)
     arguments += [*dispatcher, *more, *_dropouts(section, model)]
-    gpus, node = _counts(section, script, head.gpus if head else int(known["gpus"]) if known.get("gpus") else None)
+    gpus, node = _counts(section, script, head, known)
     answer = from_words(document, arguments, gpus, node=node, model=model, spell=settings, software=DEFAULT_STACK)
     _require_experts(answer, section, recipe, known)
     answer = _with_adapters(answer, section, recipe or "", _scheme(words))
-    question = replace(answer.question, assumed=(*notes, *source_of_it, *answer.question.assumed))
-    if head and head.packed_length and section.has("dataset.packed_sequence_specs.packed_sequence_size"):
-        question = _packed(question, head.packed_length)
-    if recipe and not known:
-        question = replace(question, assumed=(*question.assumed, Remark("recipe", recipe, UNKNOWN_RECIPE)))
+    question = _packed(answer.question, section, head)
+    new = [Remark("recipe", recipe, UNKNOWN_RECIPE)] if recipe and not known else []
+    question = replace(question, assumed=(*notes, *source_of_it, *question.assumed, *new))
     unused = section.unused()
     unknown = unknown_keys(section, (path for path in unused if not HARMLESS.fullmatch(path)))
     ignored = (*answer.ignored, *(path for path in unused if HARMLESS.fullmatch(path)))
     said_by_script = script.notes if script is not None else ()
     return replace(answer, question=question, notes=said_by_script, ignored=ignored, unknown=(*answer.unknown, *unknown))
+
+
+def _on_its_gpus(document: Document, head: Header | None) -> Document:
+    """The document on the GPU that its header names, where the request names none."""
+    if head is None or document.request.gpu or document.request.cluster:
+        return document
+    return replace(document, request=replace(document.request, gpu=head.gpu))
+
+
+def _model(document: Document, section: Section, recipe: str | None) -> tuple[ModelSpec, list[Remark]]:
+    """The model that is asked for, that the recipe is called after or that a comment names, and what that assumes."""
+    notes: list[Remark] = []
+    name = _ROLES.sub("", recipe).replace("_", "-") if recipe else _named(document.text)
+    name = re.sub(r"-pretrain.*|-\d+gpu.*", "", name or "") or None
+    model = model_named(document, name, notes, f"the overrides name no recipe{_settings_file(document.text)}")
+    if "model.mtp_num_layers" in section.flat and section.get("model.mtp_num_layers") is None:
+        model = model.replace(mtp_num_layers=0)
+    return model, notes
 
 
 UNKNOWN_RECIPE = "not known: what it sets and no override says (recomputation, stages, precision) counts as Megatron's defaults"
@@ -126,7 +136,7 @@ def _degrees(section: Section, known: dict[str, str], recipe: str | None) -> lis
     where neither says one that a plan needs."""
     arguments: list[Value] = []
     for key, column in {**NEEDED, **FURTHER}.items():
-        paths = [f"{holder}{key}" for holder in _HOLDERS] + ["dataset.sequence_length"] * (key == "seq_length")
+        paths = _paths(key) + ["dataset.sequence_length"] * (key == "seq_length")
         value = section.word(*paths) or known.get(column) or ("1" if column == "cp" else None)
         if value is None and key in NEEDED:
             where = f"recipe {recipe} is not among the published ones that are known, and " if recipe else ""
@@ -145,16 +155,21 @@ def _dropouts(section: Section, model: ModelSpec) -> list[Value]:
     return arguments
 
 
-def _counts(section: Section, script: Script | None, recipes_own: int | None) -> tuple[int | None, int | None]:
-    """(GPUs, those of a node): what the overrides say, the launcher starts, or the recipe is for."""
+def _counts(
+    section: Section, script: Script | None, head: Header | None, known: dict[str, str]
+) -> tuple[int | None, int | None]:
+    """(GPUs, those of a node): what the overrides say, the launcher starts, or the header or the recipe is for."""
+    recipes_own = head.gpus if head else int(known["gpus"]) if known.get("gpus") else None
     devices, nodes = section.count("trainer.devices"), section.count("trainer.num_nodes")
     gpus = devices * nodes if devices and nodes else _started(script) or recipes_own
     return gpus, devices or (script.gpus_per_node if script is not None and _started(script) else None)
 
 
-def _packed(question: Question, length: int) -> Question:
-    """The question of samples that are packed from sequences of this length, as the header of a file of ours says."""
-    scenario = question.scenario
+def _packed(question: Question, section: Section, head: Header | None) -> Question:
+    """The question of samples that are packed from sequences of a length that the header of a file of ours says."""
+    if not (head and head.packed_length and section.has("dataset.packed_sequence_specs.packed_sequence_size")):
+        return question
+    length, scenario = head.packed_length, question.scenario
     scenario = replace(scenario, workload=replace(scenario.workload, packed_length=length))
     said = note(f"packed from sequences of {length:,} tokens, as the header says")
     return replace(question, scenario=scenario, assumed=(*question.assumed, said))
@@ -186,11 +201,11 @@ that differ say flex."""
 
 def _dispatcher(section: Section, known: dict[str, str], model: ModelSpec) -> tuple[list[Value], list[Remark]]:
     """Arguments of the dispatcher that the recipe sets where the overrides do not, and what that assumes."""
-    if not model.is_moe or section.has(*(f"{holder}{DISPATCHER}" for holder in _HOLDERS)):
+    if not model.is_moe or section.has(*_paths(DISPATCHER)):
         return [], []
     name = known.get("disp") or USUAL_DISPATCHER
     words = [f"--{DISPATCHER.replace('_', '-')}", name]
-    if name == "flex" and known.get("backend") and not section.has(*(f"{holder}{BACKEND}" for holder in _HOLDERS)):
+    if name == "flex" and known.get("backend") and not section.has(*_paths(BACKEND)):
         words += [f"--{BACKEND.replace('_', '-')}", known["backend"]]
     said = Remark("dispatcher", name, f"as Bridge's mixtures have it: no override says model.{DISPATCHER}")
     return [word(text) for text in words], [] if known.get("disp") else [said]
@@ -199,7 +214,7 @@ def _dispatcher(section: Section, known: dict[str, str], model: ModelSpec) -> tu
 def _require_experts(answer: CheckInput, section: Section, recipe: str | None, known: dict[str, str]) -> None:
     """Raises InputError where only the recipe says how experts are divided: most of Bridge's set 1, megatron-core's default is
     tensor parallelism."""
-    said = section.has(*(f"{holder}expert_tensor_parallel_size" for holder in _HOLDERS))
+    said = section.has(*_paths("expert_tensor_parallel_size"))
     if recipe and not (known or said) and answer.question.scenario.model.num_moe_experts and answer.plan.tp > 1:
         raise InputError(
             f"recipe {recipe} is not among the published ones that are known, and expert_tensor_parallel_size is not among the "
@@ -323,43 +338,46 @@ def _settings_file(text: str) -> str:
     return f", but settings of {found[1].removesuffix('.yaml')[:60]}.yaml (--config-name): give that file, or" if found else ""
 
 
+def _paths(key: str) -> list[str]:
+    return [f"{holder}{key}" for holder in _HOLDERS]
+
+
+VALUED = (
+    ("recompute_granularity", "--recompute-granularity", "recompute"),
+    ("recompute_method", "--recompute-method", "rmethod"),
+    ("recompute_num_layers", "--recompute-num-layers", "rlayers"),
+    ("num_layers_in_first_pipeline_stage", "--decoder-first-pipeline-num-layers", ""),
+    ("num_layers_in_last_pipeline_stage", "--decoder-last-pipeline-num-layers", ""),
+    ("optimizer_offload_fraction", "--optimizer-offload-fraction", ""),
+)
+"""(field, Megatron-LM's argument, column of the table of recipes)."""
+
+
 def _switches(section: Section, known: dict[str, str]) -> list[Value]:
     """Sequence parallelism, recomputation, stages, precision, optimizer."""
-
-    def paths(key: str) -> list[str]:
-        return [f"{holder}{key}" for holder in _HOLDERS]
-
     texts: list[str] = []
-    texts += ["--sequence-parallel"] * section.flag(*paths("sequence_parallel"), default=known.get("sp") == "True")
-    for key, flag, column in (
-        ("recompute_granularity", "--recompute-granularity", "recompute"),
-        ("recompute_method", "--recompute-method", "rmethod"),
-        ("recompute_num_layers", "--recompute-num-layers", "rlayers"),
-        ("num_layers_in_first_pipeline_stage", "--decoder-first-pipeline-num-layers", ""),
-        ("num_layers_in_last_pipeline_stage", "--decoder-last-pipeline-num-layers", ""),
-        ("optimizer_offload_fraction", "--optimizer-offload-fraction", ""),
-    ):
-        value = section.word(*paths(key)) or ("null" if section.has(*paths(key)) else known.get(column)) or "null"
+    texts += ["--sequence-parallel"] * section.flag(*_paths("sequence_parallel"), default=known.get("sp") == "True")
+    for key, flag, column in VALUED:
+        value = section.word(*_paths(key)) or ("null" if section.has(*_paths(key)) else known.get(column)) or "null"
         texts += [flag, value] if value not in ("null", "") else []
-    modules = section.get(*paths("recompute_modules"))
+    modules = section.get(*_paths("recompute_modules"))
     if modules or (known.get("rmodules") and "--recompute-granularity" in texts):
-        named = (
-            modules if isinstance(modules, list) else str(modules or known["rmodules"]).strip("[]").replace(",", " ").split()
-        )
+        listed = isinstance(modules, list)
+        named = modules if listed else str(modules or known["rmodules"]).strip("[]").replace(",", " ").split()
         texts += ["--recompute-modules", *map(str, named)]
     texts += _precision(section.word("mixed_precision", "trainer.plugins.precision") or known.get("precision") or "bf16")
-    texts += ["--use-distributed-optimizer"] * section.flag(*paths("use_distributed_optimizer"), default=True)
-    texts += ["--overlap-grad-reduce"] * section.flag(*paths("overlap_grad_reduce"), default=True)
-    texts += ["--overlap-param-gather"] * section.flag(*paths("overlap_param_gather"), default=True)
+    texts += ["--use-distributed-optimizer"] * section.flag(*_paths("use_distributed_optimizer"), default=True)
+    texts += ["--overlap-grad-reduce"] * section.flag(*_paths("overlap_grad_reduce"), default=True)
+    texts += ["--overlap-param-gather"] * section.flag(*_paths("overlap_param_gather"), default=True)
     overlapped = section.flag("comm_overlap.tp_comm_overlap", default=known.get("tpovl") == "True")
-    sharded = "--sequence-parallel" in texts and section.word(*paths("tensor_model_parallel_size")) not in (None, "1")
+    sharded = "--sequence-parallel" in texts and section.word(*_paths("tensor_model_parallel_size")) not in (None, "1")
     texts += ["--tp-comm-overlap"] * (overlapped and (sharded or not known))  # a recipe's is dropped where it cannot run
     if section.flag("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp", default=known.get("fsdp") == "True"):
         sharded_by = ["--data-parallel-sharding-strategy", "optim_grads_params", "--ckpt-format", "fsdp_dtensor"]
         texts += ["--use-megatron-fsdp", *sharded_by]
     other = other_optimizer(section, "optimizer.optimizer", "optim.config.optimizer")
     texts += ["--optimizer", other] * bool(other)
-    texts += ["--optimizer-cpu-offload"] * section.flag(*paths("optimizer_cpu_offload"))
+    texts += ["--optimizer-cpu-offload"] * section.flag(*_paths("optimizer_cpu_offload"))
     texts += ["--grad-reduce-in-bf16"] * (not section.flag("ddp.grad_reduce_in_fp32", default=True))
     return [word(text) for text in texts]
 

@@ -21,6 +21,7 @@ from autoconfig.training.space import Constraints
 
 NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "te_layernorm": "LayerNorm", "te_rmsnorm": "RMSNorm"}
 POSITIONS = {"rotary": "rope", "learned": "learned_absolute", "sinusoidal": "none", "alibi": "alibi", "none": "none"}
+ACTIVATIONS = {"gelu": "gelu", "swiglu": "swiglu", "geglu": "geglu", "silu": "gelu", "relu": "gelu"}
 GPT2_VOCABULARY = 50_257
 GPT2_TOKENIZERS = ("GPT2BPETokenizer", "HFGPT2Tokenizer")
 """Types of megatron/tokenizer/tokenizer.py that read GPT-2's vocabulary; the first is the default (neox_args.py)."""
@@ -87,17 +88,15 @@ def _underscored(values: Any) -> dict[str, Any]:
 
 
 def _model(section: Section, assumed: list[Remark]) -> ModelSpec:
-    for name in ("num_experts", "moe_num_experts"):
-        if (section.whole(name) or 1) > 1:
-            raise UnsupportedError(f"{section.place(name)}: mixtures of experts of GPT-NeoX are not read")
-    _plain_attention(section)
+    _plain_layers(section)
     activation, norm = section.word("activation") or "gelu", section.word("norm") or "layernorm"
     hidden, heads = needed(section.count("hidden_size"), section, "hidden_size"), section.count("num_attention_heads")
     heads = needed(heads, section, "num_attention_heads")
     position = section.word("pos_emb") or "learned"
-    if norm not in NORMS or position not in POSITIONS or activation not in ("gelu", "swiglu", "geglu", "silu", "relu"):
+    if norm not in NORMS or position not in POSITIONS or activation not in ACTIVATIONS:
         raise UnsupportedError(f"norm {norm!r}, pos_emb {position!r} or activation {activation!r} is not read")
-    gated = activation in ("swiglu", "geglu")
+    kind = ACTIVATIONS[activation]
+    gated = kind != "gelu"
     seq = section.count("max_position_embeddings") or section.count("seq_length") or 2048
     biases = section.flag("use_bias_in_attn_linear", default=True)
     return ModelSpec(
@@ -108,19 +107,25 @@ def _model(section: Section, assumed: list[Remark]) -> ModelSpec:
         kv_channels=hidden // heads,
         num_query_groups=section.count("num_kv_heads") or heads,
         ffn_hidden_size=section.count("intermediate_size") or (hidden * 8 // 3 if gated else 4 * hidden),
-        activation="swiglu" if activation == "swiglu" else "geglu" if gated else "gelu",
+        activation=kind,
         gated_linear_unit=gated,
         normalization=NORMS[norm],
         position_embedding_type=POSITIONS[position],
         max_position_embeddings=seq,
-        rotary_base=section.whole("rotary_emb_base") or 10_000 if position == "rotary" else None,
-        rotary_percent=section.number("rotary_pct") or 1.0 if position == "rotary" else 1.0,
+        **(_rotary(section) if position == "rotary" else {"rotary_base": None}),
         add_bias_linear=biases,
         parallel_attention=section.flag("gpt_j_residual"),
         untie_embeddings_and_output_weights=section.flag("no_weight_tying"),
         vocab_size=_vocabulary(section, assumed),
         make_vocab_size_divisible_by=section.count("make_vocab_size_divisible_by") or 128,
     )
+
+
+def _rotary(section: Section) -> dict[str, Any]:
+    return {
+        "rotary_base": section.whole("rotary_emb_base") or 10_000,
+        "rotary_percent": section.number("rotary_pct") or 1.0,
+    }
 
 
 def _vocabulary(section: Section, assumed: list[Remark]) -> int:
@@ -139,9 +144,12 @@ def _vocabulary(section: Section, assumed: list[Remark]) -> int:
     return number
 
 
-def _plain_attention(section: Section) -> None:
-    """attention_config lists [[kinds], layers]: read are attention over all of the past, by whichever kernel. Raises
-    UnsupportedError."""
+def _plain_layers(section: Section) -> None:
+    """attention_config lists [[kinds], layers]: read are attention over all of the past, by whichever kernel, and no
+    experts. Raises UnsupportedError."""
+    for name in ("num_experts", "moe_num_experts"):
+        if (section.whole(name) or 1) > 1:
+            raise UnsupportedError(f"{section.place(name)}: mixtures of experts of GPT-NeoX are not read")
     found: list[Any] = [value for path, value in section.flat.items() if path.startswith("attention_config")]
     kinds: set[str] = set()
     while found:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from autoconfig.formats.argument_names import MEGATRON_ARGUMENTS, SWITCHED_OFF, argument_name
@@ -19,7 +20,7 @@ from autoconfig.maps.tree import Section
 from autoconfig.megatron.argument_list import known_arguments
 from autoconfig.megatron.check import plan_flags
 from autoconfig.megatron.check_input import CheckInput
-from autoconfig.megatron.shell.commands import Value
+from autoconfig.megatron.shell.commands import Value, text_of
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.overrides import apply_overrides
@@ -63,19 +64,14 @@ def words_of(section: Section, skip: Iterable[str] = ()) -> list[Value]:
                 value = section.get(path)
         if value is None or value == {} or (isinstance(value, str) and value in ("None", "null", "")):
             continue
-        if value is True or value is False:
-            wanted = SWITCHED_OFF.get(name)
-            if wanted is not None and name not in known_arguments():
-                words += [word(wanted)] * (not value)
-            elif value:
-                words.append(word(name))
-            continue
-        known = known_arguments().get(name)
-        if known is not None and known.values == "0" and value in (0, 1, "0", "1"):
+        argument = known_arguments().get(name)
+        if isinstance(value, bool):
+            off = SWITCHED_OFF.get(name) if argument is None else None
+            words += [word(name)] * value if off is None else [word(off)] * (not value)
+        elif argument is not None and argument.values == "0" and value in (0, 1, "0", "1"):
             words += [word(name)] * (str(value) == "1")
-            continue
-        words.append(word(name))
-        words += _values(section, path, name, value)
+        else:
+            words += [word(name), *_values(section, path, name, value)]
     return words
 
 
@@ -99,15 +95,12 @@ def _values(section: Section, path: str, name: str, value: Any) -> list[Value]:
 
 def with_sizes(model: ModelSpec, words: list[Value], section: Section) -> ModelSpec:
     """The model with the sizes and switches that the file changes. Raises UnsupportedError for another kind of attention."""
-    texts = ["".join(piece.text for piece in value) for value in words]
-    changes: dict[str, object] = {}
-    for at, text in enumerate(texts[:-1]):
-        if text in SIZES and texts[at + 1].isdigit():
-            changes[SIZES[text]] = int(texts[at + 1])
+    pairs = pairwise(map(text_of, words))
+    changes: dict[str, object] = {SIZES[flag]: int(text) for flag, text in pairs if flag in SIZES and text.isdigit()}
     if SHARED in section.flat and section.flat[SHARED] is None and model.is_moe:
         changes[SHARED] = 0  # null takes away what the named model has
-    different = {name: value for name, value in changes.items() if getattr(model, name) != value}
-    model = apply_overrides(model, different) if different else model
+    sizes = _different(model, changes)
+    model = apply_overrides(model, sizes) if sizes else model
     if DEPTHS in section.flat:
         model = model.replace(mtp_num_layers=section.whole(DEPTHS) or 0)
     latent = section.flat.get("multi_latent_attention")
@@ -115,9 +108,12 @@ def with_sizes(model: ModelSpec, words: list[Value], section: Section) -> ModelS
         raise UnsupportedError(
             f"{section.place('multi_latent_attention')} is {latent}, and {model.name} is not built so: give the whole model"
         )
-    given = {name: section.flat[name] for name in SWITCHES if isinstance(section.flat.get(name), bool)}
-    switched = {name: value for name, value in given.items() if getattr(model, name) != value}
-    return model.replace(**switched) if switched else model
+    switches = _different(model, {name: section.flat[name] for name in SWITCHES if isinstance(section.flat.get(name), bool)})
+    return model.replace(**switches) if switches else model
+
+
+def _different(model: ModelSpec, fields: Mapping[str, object]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if getattr(model, name) != value}
 
 
 def spelled(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:

@@ -75,15 +75,9 @@ def _every_layer_alike(model: Section) -> bool:
 def read(document: Document) -> CheckInput:
     """The record. GPUs: trainer.devices x trainer.num_nodes. Raises InputError, UnsupportedError."""
     trainer, model = document.section("trainer"), document.section("model")
-    for key, kind in FOREIGN.items():
-        if model.has(key):
-            raise UnsupportedError(f"{model.place(key)}: {kind} are not read; only language models of attention layers are")
-    if (kind := model.word("attention_type") or "multihead") != "multihead":
-        raise UnsupportedError(f"{model.place('attention_type')}: attention of kind {kind[:40]} is not read here")
+    _refuse_foreign(model)
     words: list[Value] = []
-    for key in SAME:
-        _add(words, model, key, f"--{key.replace('_', '-')}")
-    for key, name in RENAMED.items():
+    for key, name in ({key: f"--{key.replace('_', '-')}" for key in SAME} | RENAMED).items():
         if key not in OF_FULL or not _every_layer_alike(model):
             _add(words, model, key, name)
     _experts(words, model)
@@ -92,13 +86,7 @@ def read(document: Document) -> CheckInput:
             words.append(word(name))
     _shape(words, model)
     _precision(words, trainer, model)
-    optimizer = model.word("optim.name") or ""
-    if "distributed" in optimizer:
-        words.append(word("--use-distributed-optimizer"))
-        words += [word("--overlap-grad-reduce")] * model.flag("optim.overlap_grad_sync", default=True)
-        words += [word("--overlap-param-gather")] * model.flag("optim.overlap_param_sync")
-    if other := other_optimizer(model, "optim.name"):
-        words += [word("--optimizer"), word(other)]
+    _optimizer(words, model)
     _add(words, model, "tokenizer.model", "--tokenizer-model")
     own = (model.word("tokenizer.library") or "") == "megatron"  # else the name of a Hugging Face tokenizer
     _add(words, model, "tokenizer.type", "--tokenizer-type" if own else "--tokenizer-name-or-path")
@@ -109,6 +97,15 @@ def read(document: Document) -> CheckInput:
     found = from_words(document, words, gpus, gpus_reason=reason, node=node, spell=settings, software=DEFAULT_STACK)
     ignored = (*found.ignored, *(f"model.{path}" for path in model.unused()))
     return replace(found, ignored=ignored, wish=_wish(found.question.scenario, found.plan))
+
+
+def _refuse_foreign(model: Section) -> None:
+    """Raises UnsupportedError for a model of another kind, or with another kind of attention."""
+    for key, kind in FOREIGN.items():
+        if model.has(key):
+            raise UnsupportedError(f"{model.place(key)}: {kind} are not read; only language models of attention layers are")
+    if (kind := model.word("attention_type") or "multihead") != "multihead":
+        raise UnsupportedError(f"{model.place('attention_type')}: attention of kind {kind[:40]} is not read here")
 
 
 def settings(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
@@ -187,6 +184,15 @@ def _shape(words: list[Value], model: Section) -> None:
         words.append(word("--disable-bias-linear"))
     if not model.flag("share_embeddings_and_output_weights", default=True):
         words.append(word("--untie-embeddings-and-output-weights"))
+
+
+def _optimizer(words: list[Value], model: Section) -> None:
+    if "distributed" in (model.word("optim.name") or ""):
+        words.append(word("--use-distributed-optimizer"))
+        words += [word("--overlap-grad-reduce")] * model.flag("optim.overlap_grad_sync", default=True)
+        words += [word("--overlap-param-gather")] * model.flag("optim.overlap_param_sync")
+    if other := other_optimizer(model, "optim.name"):
+        words += [word("--optimizer"), word(other)]
 
 
 def _precision(words: list[Value], trainer: Section, model: Section) -> None:

@@ -32,22 +32,15 @@ MEGATRONS_EXPERTS = frozenset({"glm4-7"})
 
 def read(document: Document) -> CheckInput:
     """The record. GPUs: `--gpus`. `${NAME:default}` counts as its default. Raises InputError, UnsupportedError."""
-    modules = document.values.get("modules")
-    found = [name for name, module in (modules or {}).items() if isinstance(module, dict) and "framework" in module]
-    if not found:
-        raise InputError("modules: no module with a framework is there; give the experiment file of a pre-training")
-    module = document.section(f"modules.{found[0]}")
-    framework = module.word("framework")
-    if framework != "megatron":
-        raise UnsupportedError(f"modules.{found[0]}.framework is {framework!r}: of Primus only megatron is read")
-    name = re.sub(r"\.ya?ml$", "", module.word("model") or "").replace("_", "-").lower()
-    section = document.section(f"modules.{found[0]}.overrides")
+    path = _trained(document)
+    name = re.sub(r"\.ya?ml$", "", document.section(path).word("model") or "").replace("_", "-").lower()
+    section = document.section(f"{path}.overrides")
     if (kind := section.word("model_type") or "gpt") not in ("gpt", "mamba", "hybrid"):
         raise UnsupportedError(f"{section.place('model_type')} is {kind[:40]!r}: only language models are read")
     known = DEFAULTS | {"bf16": not section.has("fp16"), "sequence_parallel": (section.count(TENSOR) or 1) > 1}
     _fill(section, known)
     if document.request.model is not None or name in _own() or not (section.has("num_layers") and section.has("hidden_size")):
-        model: ModelSpec | None = _model(document, section, name, f"modules.{found[0]}.model is not in the file")
+        model: ModelSpec | None = _model(document, section, name, f"{path}.model is not in the file")
     else:
         model = None
     if name and name != LANGUAGE_MODEL:
@@ -57,6 +50,19 @@ def read(document: Document) -> CheckInput:
     if not section.flag("lora.enabled"):
         return answer
     return with_lora(answer, section.count("lora.dim"), section.get("lora.target_modules"), "lora.dim")
+
+
+def _trained(document: Document) -> str:
+    """Where the module stands that trains. Raises InputError where none does, UnsupportedError for another framework."""
+    modules = document.values.get("modules") or {}
+    names = [name for name, module in modules.items() if isinstance(module, dict) and "framework" in module]
+    if not names:
+        raise InputError("modules: no module with a framework is there; give the experiment file of a pre-training")
+    path = f"modules.{names[0]}"
+    framework = document.section(path).word("framework")
+    if framework != "megatron":
+        raise UnsupportedError(f"{path}.framework is {framework!r}: of Primus only megatron is read")
+    return path
 
 
 def _fill(section: Section, defaults: Mapping[str, object]) -> None:
