@@ -296,19 +296,22 @@ def _yaml(text: str, change: FlagChange) -> str:
         key, value = (None, None) if missing else _entry(section, last) if parents else _entry_below(root, last)
     new = None if change.new is None else json.dumps(_typed(change.new)).replace('"', "")
     if key is not None and value is not None:
-        start, end = value.start_mark.index, value.end_mark.index
-        if new is not None:
-            return f"{text[:start]}{new}{text[end:]}"
-        first = text.rfind("\n", 0, key.start_mark.index) + 1
-        behind = text.find("\n", end)
-        after = text[end:behind] if behind >= 0 else text[end:]
-        alone = re.fullmatch(r"\s*+,?\s*+(?:#.*)?", after) and not text[first : key.start_mark.index].strip()
-        if not alone or isinstance(value, yaml.CollectionNode):
-            raise InputError(f"{change.flag} stands among others")
-        return text[:first] + (text[behind + 1 :] if behind >= 0 else "")
+        if new is None:
+            return _without(text, key, value, change.flag)
+        return f"{text[: value.start_mark.index]}{new}{text[value.end_mark.index :]}"
     if new is None:
         return text
     return _inserted(text, _beside(root) if not parents else section, [*missing, last], new)
+
+
+def _without(text: str, key: yaml.Node, value: yaml.Node, flag: str) -> str:
+    """The text without the line of an entry. Raises InputError where something else stands there."""
+    first = text.rfind("\n", 0, key.start_mark.index) + 1
+    after, _, rest = text[value.end_mark.index :].partition("\n")
+    alone = re.fullmatch(r"\s*+,?\s*+(?:#.*)?", after) and not text[first : key.start_mark.index].strip()
+    if not alone or isinstance(value, yaml.CollectionNode):
+        raise InputError(f"{flag} stands among others")
+    return text[:first] + rest
 
 
 def _entry(section: yaml.MappingNode, name: str) -> tuple[yaml.Node | None, yaml.Node | None]:

@@ -12,6 +12,7 @@ from autoconfig.megatron.shell.commands import (
     Assignment,
     Held,
     Part,
+    Piece,
     Value,
     Word,
     first_reason,
@@ -51,17 +52,21 @@ def assign(variables: Variables, token: Word | Assignment, line: int) -> bool:
         _set_element(variables, token)
     elif not isinstance(token.value, Word):
         elements = [value for word in token.value for value in listed_values(word, variables)]
-        before: list[Value] = [] if not token.append or not held else held if isinstance(held, list) else [held]
-        variables.set(name, [*before, *elements])
+        variables.set(name, [*(_elements(held) if token.append else ()), *elements])
     elif name not in variables.fixed:
         value = value_of(token.value, variables)
-        if len(value) == 1 and value[0].unknown.endswith(NEVER_RUN) and not token.append:
-            value = (replace(value[0], unknown=f"{value[0].unknown}: say --set {name}=VALUE"),)
         if token.append:
             value = (*(held if isinstance(held, tuple) else held[0] if held else ()), *value)
+        elif len(value) == 1 and value[0].unknown.endswith(NEVER_RUN):
+            value = (replace(value[0], unknown=f"{value[0].unknown}: say --set {name}=VALUE"),)
         spend(len(value) + 1)
         variables.set(name, tuple(piece for piece in value if piece.text))
     return True
+
+
+def _elements(held: Held) -> list[Value]:
+    """What a variable holds, as the elements of an array."""
+    return held if isinstance(held, list) else [held] if held else []
 
 
 def _set_element(variables: Variables, token: Assignment) -> None:
@@ -86,23 +91,27 @@ def declare(
     """`export`, `readonly`, and `local` and the like, whose names are the function's alone; False for a second name of a
     variable (`declare -n`), which is not followed: it may set any."""
     kind = text_of(fields[0])
-    options = [text_of(value)[1:] for value in fields[1:] if text_of(value)[:1] == "-"]
-    letters = "" if kind in ("export", "readonly") else "".join(options)
-    tokens = [token for token in words if isinstance(token, Assignment)]
+    letters = "" if kind in ("export", "readonly") else _letters(fields)
     named = {name: value for value in fields[1:] if is_name(name := text_of(value).partition("=")[0])}
-    names = [*(token.name for token in tokens), *named]
+    names = [*(token.name for token in words if isinstance(token, Assignment)), *named]
     spend(4 * len(fields))
     if frames and kind not in ("export", "readonly") and "g" not in letters:
-        frames[-1].update({name: variables.values.get(name) for name in names if name not in frames[-1]})
+        for name in names:
+            frames[-1].setdefault(name, variables.values.get(name))
     for letter in set(letters) & set(_ODD):
         variables.odd |= dict.fromkeys(names, _ODD[letter])
-    for token in tokens:
+    for token in words:
         assign(variables, token, line)
     for name, value in named.items():
         _declare_text(variables, name, value)
     if kind == "readonly" or ("r" in letters and not frames):
         variables.locked |= frozenset(names)
     return "n" not in letters
+
+
+def _letters(fields: Sequence[Value]) -> str:
+    """The options of a command: `gA` of `declare -g -A NAME`."""
+    return "".join(text[1:] for text in map(text_of, fields[1:]) if text[:1] == "-")
 
 
 def _declare_text(variables: Variables, name: str, value: Value) -> None:
@@ -129,13 +138,19 @@ def read_into(variables: Variables, simple: Simple, fields: Sequence[Value], std
     if "a" in flags:
         variables.set(names[0], values)
         return bool(end)
-    places = [place for piece in stdin for place in piece.origin]
-    if len(names) == 1 and values[0] and len(places) == len(text):
-        start = line.index(words[0])
-        values = [(replace(values[0][0], origin=tuple(places[start : start + len(words[0])])),)]
+    if len(names) == 1 and values[0]:
+        values = [_where_it_stands(values[0][0], line, stdin)]
     for name, value in zip_longest(names, values, fillvalue=()):
         variables.set(str(name), value)
     return bool(end)
+
+
+def _where_it_stands(piece: Piece, line: str, stdin: Value) -> Value:
+    """A word of the first line, with the places that its characters have in the file."""
+    places = [place for part in stdin for place in part.origin]
+    start = line.index(piece.text)
+    known = len(places) == len(text_of(stdin))
+    return (replace(piece, origin=tuple(places[start : start + len(piece.text)])) if known else piece,)
 
 
 def _own_signs(variables: Variables, simple: Simple) -> Value:

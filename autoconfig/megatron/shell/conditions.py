@@ -59,21 +59,21 @@ def condition(values: Sequence[Value], *, patterns: bool = False) -> bool | None
     What is not set counts as empty."""
     words = [known_text(value) for value in values]
     spend(5 * len(values))
-    for joint, decide in (("||", any), ("-o", any), ("&&", all), ("-a", all)):
+    for joint, decisive in (("||", True), ("-o", True), ("&&", False), ("-a", False)):
         if joint in words:
             at = words.index(joint)
             sides = [condition(side, patterns=patterns) for side in (values[:at], values[at + 1 :])]
-            certain = (decide is any) in sides
-            return decide is any if certain else None if None in sides else decide is all
+            return decisive if decisive in sides else None if None in sides else not decisive
     if words[:1] == ["!"]:
         inner = condition(values[1:], patterns=patterns)
         return None if inner is None else not inner
-    if len(words) == 1:
-        return None if words[0] is None else bool(words[0])
-    if len(words) == 2 and words[0] in ("-z", "-n"):
-        return None if words[1] is None else (words[1] == "") == (words[0] == "-z")
-    if len(words) == 3 and words[0] is not None and words[2] is not None:
-        return _compared(words[0], words[1] or "", words[2], patterns)
+    match words:
+        case [str(text)] | ["-n", str(text)]:
+            return bool(text)
+        case ["-z", str(text)]:
+            return not text
+        case [str(first), operator, str(second)]:
+            return _compared(first, operator or "", second, patterns)
     return None
 
 

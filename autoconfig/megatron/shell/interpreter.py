@@ -423,17 +423,13 @@ class Reader:
             return all(assign(self.variables, token, line) for token in simple.words)
         fields = self._fields(simple)
         untimed = _untimed(fields)
-        if len(untimed) < len(fields) and all(
-            "=" in text and is_name(text.partition("=")[0]) for text in map(text_of, untimed)
-        ):
+        if len(untimed) < len(fields) and all(map(_is_assignment, untimed)):
             return declare(self.variables, [], (), [plain_value("export"), *untimed], line)
         fields = untimed or [plain_value(":")]
         name = text_of(fields[0])
         stdin = self.stdin if simple.stdin is None else value_of(simple.stdin, self.variables)
         if name in DECLARES:
-            follows = declare(self.variables, self.frames, simple.words, fields, line)
-            if sets_unknown_names(name, fields) or not follows:
-                anything(self.variables, fields, line)
+            self._declare(simple, fields, line)
             return True
         if name == "read" and (success := read_into(self.variables, simple, fields, stdin)) is not None:
             if simple.stdin is None:
@@ -443,17 +439,26 @@ class Reader:
         self._write(simple, fields, stdin, shows)
         return self._with_prefix(simple, name, fields, line, shows)
 
+    def _declare(self, simple: Simple, fields: Sequence[Value], line: int) -> None:
+        follows = declare(self.variables, self.frames, simple.words, fields, line)
+        if sets_unknown_names(text_of(fields[0]), fields) or not follows:
+            anything(self.variables, fields, line)
+
     def _write(self, simple: Simple, fields: Sequence[Value], stdin: Value | None, shows: tuple[Value, bool] | None) -> None:
         """Keep what `cat > FILE << END`, `tee FILE << END`, `echo WORDS > FILE` and `printf WORDS > FILE` write."""
         words = [text_of(value) for value in fields]
         tee = words[:1] == ["tee"] and simple.stdin is not None
-        names = [word for word in words[1:] if not word.startswith("-")] if tee else []
-        names += [text_of(value_of(simple.output[0], self.variables))] if simple.output is not None else []
+        names, appends = [word for word in words[1:] if tee and not word.startswith("-")], tee and "-a" in words
+        if simple.output is not None:
+            names.append(text_of(value_of(simple.output[0], self.variables)))
+            appends = appends or simple.output[1]
         text = stdin if tee else shows[0] if shows is not None else None
-        if not names or text is None or (not tee and (words[0] not in ("cat", "echo", "printf") or first_reason(fields))):
-            return
+        if names and text is not None and (tee or (words[0] in ("cat", "echo", "printf") and not first_reason(fields))):
+            self._keep(names, text, appends=appends)
+
+    def _keep(self, names: Sequence[str], text: Value, *, appends: bool) -> None:
+        """Keep a text as that of files, or behind what these held."""
         spend(len(names) * sum(1 + len(self.files.get(name, ())) for name in names))
-        appends = (simple.output is not None and simple.output[1]) or (tee and "-a" in words)
         self.files |= {name: (*(self.files.get(name, ()) if appends else ()), *text) for name in names}
 
     def _with_prefix(
@@ -598,6 +603,11 @@ def _untimed(fields: list[Value]) -> list[Value]:
         spend(len(fields))
         fields = fields[2:] if text_of(fields[1] if len(fields) > 1 else ()) == "-p" else fields[1:]
     return fields
+
+
+def _is_assignment(value: Value) -> bool:
+    name, equals, _ = text_of(value).partition("=")
+    return bool(equals) and is_name(name)
 
 
 def _without_line_ends(value: Value) -> Value:

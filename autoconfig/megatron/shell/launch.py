@@ -148,6 +148,20 @@ def inner_script(name: str, fields: list[Value]) -> tuple[Value, list[Value], li
     if name == "eval":
         return joined(fields[1:], plain_value(" ")), [], []
     texts = [text_of(value) for value in fields]
+    if (commands := _of_shell(texts, fields)) is not None:
+        return commands
+    for position, text in enumerate(texts[1:], 1):
+        if not _starts_a_file(text) or _PYTHON.fullmatch(texts[0]):
+            continue
+        if texts[position - 1] in _TAKES_TEXT:
+            return fields[position], fields[: position - 1], []
+        if text.partition("=")[0] in _TAKES_TEXT and (inner := _behind_equals(fields[position])):
+            return inner, fields[:position], []
+    return None
+
+
+def _of_shell(texts: Sequence[str], fields: list[Value]) -> tuple[Value, list[Value], list[Value]] | None:
+    """`inner_script` of a shell that is called, or is the entry point of a container."""
     for position, text in enumerate(texts[:-2]):
         if text in _SHELLS and _RUNS_TEXT.fullmatch(texts[position + 1]):
             return fields[position + 2], fields[:position], fields[position + 4 :]
@@ -156,13 +170,6 @@ def inner_script(name: str, fields: list[Value]) -> tuple[Value, list[Value], li
             flags = (at for at in range(position + 1, len(texts) - 1) if _RUNS_TEXT.fullmatch(texts[at]))
             if at := next(flags, 0):
                 return fields[at + 1], fields[:at], fields[at + 3 :]
-    for position, text in enumerate(texts[1:], 1):
-        if not _starts_a_file(text) or _PYTHON.fullmatch(texts[0]):
-            continue
-        if texts[position - 1] in _TAKES_TEXT:
-            return fields[position], fields[: position - 1], []
-        if text.partition("=")[0] in _TAKES_TEXT and (inner := _behind_equals(fields[position])):
-            return inner, fields[:position], []
     return None
 
 

@@ -159,6 +159,17 @@ class _Fields:
                     else:
                         self.rows[-1].append(Piece(text=match[0], origin=piece.origin[slice(*match.span())]))
 
+    def add_elements(self, elements: Sequence[Value], signs: str, *, quoted: bool) -> None:
+        """Append the elements of an array, each as a word of its own, or as several where it is not quoted."""
+        for number, element in enumerate(elements):
+            if number:
+                self.begin()
+            if quoted:
+                self.rows[-1].extend(element)
+                self.stays[-1] = True
+            else:
+                self.split(loose(element), signs)
+
     def words(self) -> list[Value]:
         pairs = zip(map(tuple, self.rows), self.stays, strict=True)
         return [value for value, stays in pairs if stays or text_of(value)]
@@ -171,14 +182,7 @@ def fields_of(word: Word, variables: Variables) -> list[Value]:
     arrays = [_is_array(part, variables) and not (part.quoted and _is_joined(part)) for part in word.parts]
     for part, is_array in zip(word.parts, arrays, strict=True):
         if is_array:
-            for number, element in enumerate(_elements(part, variables)):
-                if number:
-                    fields.begin()
-                if part.quoted:
-                    fields.rows[-1].extend(element)
-                    fields.stays[-1] = True
-                else:
-                    fields.split(loose(element), variables.signs_between())
+            fields.add_elements(_elements(part, variables), variables.signs_between(), quoted=part.quoted)
             continue
         pieces = _joined(part, variables) if _is_array(part, variables) else part_value(part, variables)
         if part.quoted or part.kind == "literal":
@@ -201,15 +205,18 @@ def listed_values(word: Word, variables: Variables) -> list[Value]:
     match = _BRACES.fullmatch(text_of(value_of(word, variables))) if bare else None
     if match is None or reason_of(value_of(word, variables)):
         return fields_of(word, variables)
-    if match[5] is not None:
-        inner = match[5].split(",")
-    else:
-        first, last, step = int(match[2]), int(match[3]), int(match[4] or 1) or 1
-        if abs(last - first) // step > MAX_BRACES:
-            raise InputError(f"line {word.line}: a list of more than {MAX_BRACES:,} values is not read; simplify the script")
-        inner = [str(at) for at in range(first, last + 1, step)] or [str(at) for at in range(first, last - 1, -step)]
+    inner = match[5].split(",") if match[5] is not None else _counted(match, word.line)
     spend(len(inner) * (2 + len(match[1] + match[6]) / 4) + len(match[0]) / 4)
     return [plain_value(f"{match[1]}{text}{match[6]}") for text in inner]
+
+
+def _counted(match: re.Match[str], line: int) -> list[str]:
+    """The numbers of {FIRST..LAST..STEP}. Raises InputError where they are too many."""
+    first, last, step = int(match[2]), int(match[3]), int(match[4] or 1) or 1
+    if abs(last - first) // step > MAX_BRACES:
+        raise InputError(f"line {line}: a list of more than {MAX_BRACES:,} values is not read; simplify the script")
+    numbers = range(first, last + 1, step) or range(first, last - 1, -step)
+    return list(map(str, numbers))
 
 
 def _inner_words(rest: Word, variables: Variables) -> list[Value]:
@@ -372,13 +379,17 @@ def _instead(part: Part, how: str, base: Value, variables: Variables) -> Value:
         return () if empty else rest
     if not (empty if how[0] == ":" else absent):
         return _never_empty(base, rest)
-    remedy = f": say --set {name}=VALUE"  # where the default is not known either, the variable may be said
-    rest = tuple(
-        replace(one, unknown=one.unknown + ("" if not one.unknown or "--set" in one.unknown else remedy)) for one in rest
-    )
+    rest = tuple(_with_remedy(piece, name) for piece in rest)
     if how[-1] == "=":
         variables.set(name, rest)
     return rest
+
+
+def _with_remedy(piece: Piece, name: str) -> Piece:
+    """A piece of a default: where it is not known either, the variable may be said."""
+    if not piece.unknown or "--set" in piece.unknown:
+        return piece
+    return replace(piece, unknown=f"{piece.unknown}: say --set {name}=VALUE")
 
 
 def _never_empty(base: Value, rest: Value) -> Value:
