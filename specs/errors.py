@@ -54,11 +54,11 @@ class FileError(InputError):
     """A file cannot be read or written."""
 
 
-def refuse(*rules: tuple[object, str]) -> None:
-    """Raises InputError with the text of the first rule that is broken; a rule is (whether it is, text)."""
+def refuse(*rules: tuple[object, str], error: type[InputError] = InputError) -> None:
+    """Raises `error` with the text of the first rule that is broken; a rule is (whether it is, text)."""
     for broken, text in rules:
         if broken:
-            raise InputError(text)
+            raise error(text)
 
 
 FROZEN_IN_4_BITS = (

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from autoconfig.kernels.attention import FlashAttention, ParallelNorm, UnfusedAttention
-from autoconfig.specs.errors import PlanError, UnsupportedError
+from autoconfig.specs.errors import PlanError, UnsupportedError, refuse
 from autoconfig.specs.job import Job
 from autoconfig.specs.layouts import layout_text
 from autoconfig.specs.models.model import ModelSpec
@@ -62,34 +62,42 @@ def _as_allocated(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _refuse(job: Job, traced: bool) -> None:
-    model, plan = job.model, job.plan
-    if model.is_hybrid and not traced:
-        raise UnsupportedError(f"{model.name} is a hybrid: the training core builds megatron-core's GPT model only")
-    found = not_buildable(model, encoders=traced)
-    if found:
-        raise UnsupportedError(f"{model.name} has {' and '.join(found)}: megatron-core's GPT model cannot be built with it")
-    if model.is_sparse:
-        raise UnsupportedError(f"{model.name} has sparse attention (DSA), whose fused kernels need a GPU: no trace of it")
-    if plan.fsdp or plan.offload:
-        raise UnsupportedError(f"{plan}: the training core runs neither fsdp nor offload; leave them out of the plan")
-    if job.numerics.peft != "none":
-        raise UnsupportedError(f"peft {job.numerics.peft}: the training core trains all weights")
-    if job.workload.packed_length is not None:
-        raise UnsupportedError(f"packed_length {job.workload.packed_length}: samples of the training core are one sequence")
-    if job.software == "megatron-local" and job.numerics.precision == "fp8":
-        raise UnsupportedError("precision fp8 needs software transformer-engine; megatron-local runs bf16, fp16 and fp32")
-    if model.attention_sinks and job.software == "megatron-local" and job.attention_kernel == "flash":
-        raise UnsupportedError(f"{model.name} has attention sinks: megatron-local needs attention_kernel unfused for them")
-    if job.attention_kernel == "unfused" and job.software == "megatron-local" and plan.cp > 1:
-        raise UnsupportedError(f"{plan}: context parallelism needs attention_kernel flash")
-    if (endless := endless_recomputation(model, plan.recompute.modules)) is not None:
-        raise UnsupportedError(f"{plan}: {endless}")
-    if plan.sp and plan.tp == 1:
-        raise PlanError(f"{plan}: sequence parallelism divides over tensor-parallel ranks and needs tp above 1")
-    if job.workload.seq_length % (2 * plan.cp if plan.cp > 1 else 1) or job.workload.seq_length % (plan.tp * plan.cp):
-        raise PlanError(
-            f"seq_length={job.workload.seq_length} must be a multiple of tp x cp = {plan.tp * plan.cp} (and of 2 x cp with cp)"
-        )
+    model, plan, length = job.model, job.plan, job.workload.seq_length
+    local, kernel = job.software == "megatron-local", job.attention_kernel
+    parts, endless = not_buildable(model, encoders=traced), endless_recomputation(model, plan.recompute.modules)
+    refuse(
+        (
+            model.is_hybrid and not traced,
+            f"{model.name} is a hybrid: the training core builds megatron-core's GPT model only",
+        ),
+        (parts, f"{model.name} has {' and '.join(parts)}: megatron-core's GPT model cannot be built with it"),
+        (model.is_sparse, f"{model.name} has sparse attention (DSA), whose fused kernels need a GPU: no trace of it"),
+        (plan.fsdp or plan.offload, f"{plan}: the training core runs neither fsdp nor offload; leave them out of the plan"),
+        (job.numerics.peft != "none", f"peft {job.numerics.peft}: the training core trains all weights"),
+        (
+            job.workload.packed_length is not None,
+            f"packed_length {job.workload.packed_length}: samples of the training core are one sequence",
+        ),
+        (
+            local and job.numerics.precision == "fp8",
+            "precision fp8 needs software transformer-engine; megatron-local runs bf16, fp16 and fp32",
+        ),
+        (
+            local and model.attention_sinks and kernel == "flash",
+            f"{model.name} has attention sinks: megatron-local needs attention_kernel unfused for them",
+        ),
+        (local and kernel == "unfused" and plan.cp > 1, f"{plan}: context parallelism needs attention_kernel flash"),
+        (endless is not None, f"{plan}: {endless}"),
+        error=UnsupportedError,
+    )
+    refuse(
+        (plan.sp and plan.tp == 1, f"{plan}: sequence parallelism divides over tensor-parallel ranks and needs tp above 1"),
+        (
+            length % (2 * plan.cp if plan.cp > 1 else 1) or length % (plan.tp * plan.cp),
+            f"seq_length={length} must be a multiple of tp x cp = {plan.tp * plan.cp} (and of 2 x cp with cp)",
+        ),
+        error=PlanError,
+    )
 
 
 def _architecture(model: ModelSpec) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.align import AlignMethod
 from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
@@ -153,18 +154,25 @@ def show_table(
     wide = sum(widths[name] + 2 for name in columns) > console.width
     under = [place for place, name in enumerate(columns) if name in below] if wide else []
     names, dropped = _columns_that_fit([name for name in columns if columns.index(name) not in under], widths, spare, console)
-    places = [columns.index(name) for name in names]
+    aligned = [
+        (columns.index(name), "left" if name in left else "right", min(widths[name], console.width - 2)) for name in names
+    ]
     for number, row in enumerate([[Text(name, "bold") for name in columns], *texts]):
-        line = Text(" ")
-        for place, name in zip(places, names, strict=True):
-            row[place].align("left" if name in left else "right", min(widths[name], console.width - 2))
-            line.append_text(row[place]).append("  ")
-        line.rstrip()
-        console.print(line, soft_wrap=True)
+        console.print(_line_of(row, aligned), soft_wrap=True)
         if number and (said := "; ".join(filter(None, (rows[number - 1][place] for place in under)))):
             console.print(" " * INDENT + escape(said))
     if dropped:
         console.print(f"Not on this screen: {', '.join(reversed(dropped))} (--json has all)", style="dim")
+
+
+def _line_of(row: Sequence[Text], aligned: Iterable[tuple[int, AlignMethod, int]]) -> Text:
+    """A row's line: of each column its place, to which side it stands, and how wide it is."""
+    line = Text(" ")
+    for place, side, width in aligned:
+        row[place].align(side, width)
+        line.append_text(row[place]).append("  ")
+    line.rstrip()
+    return line
 
 
 def _columns_that_fit(

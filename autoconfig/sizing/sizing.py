@@ -232,20 +232,34 @@ def _fewest_of_all(curve: _Curve, points: Sequence[ScalingPoint], request: Scali
     days, spares, node = request.days, request.reliability.spares or 0, curve.per_node
     tried = {p.num_gpus for p in points}
     most = min((p.num_gpus for p in points if _in_time(p, days)), default=max(tried) + 1) - spares
-    rich = [node * 2**k for k in range(32) if node * 2**k < most][-2:]
-    more = [curve.point(size + spares) for size in rich if size + spares not in tried]
-    rates = [_rate(p) / p.training_gpus for p in (*points, *more) if p.report is not None]
-    if not rates:
+    more = [curve.point(count) for count in _doubled(node, most, spares) if count not in tried]
+    rate = _most_rate((*points, *more))
+    if rate is None:
         return [], True
-    least = request.base.tokens / (days * SECONDS_PER_DAY * REACH * max(rates))
+    least = request.base.tokens / (days * SECONDS_PER_DAY * REACH * rate)
     least_asked = min(request.gpu_counts) if len(request.gpu_counts) > 1 else 1
     sizes = (*range(1, min(node, most)), *range(node, most, node))
     able = [size for size in sizes if size >= least and size + spares >= least_asked]
     more = [point for point in more if point.num_gpus >= least_asked]
-    for size in able[:MAX_TRIED]:
-        if size + spares not in tried and not curve.misses(size) and _in_time(point := curve.point(size + spares), days):
-            return [*more, point], True
+    untried = [size for size in able[:MAX_TRIED] if size + spares not in tried]
+    if (point := _first_in_time(curve, untried, spares, days)) is not None:
+        return [*more, point], True
     return more, len(able) <= MAX_TRIED
+
+
+def _doubled(node: int, most: int, spares: int) -> list[int]:
+    """The two largest counts below `most` GPUs of 1, 2, 4, ... nodes, with spares."""
+    return [node * 2**k + spares for k in range(32) if node * 2**k < most][-2:]
+
+
+def _most_rate(points: Iterable[ScalingPoint]) -> float | None:
+    """The most that one GPU of a point does; None where nothing is priced."""
+    return max((_rate(p) / p.training_gpus for p in points if p.report is not None), default=None)
+
+
+def _first_in_time(curve: _Curve, sizes: Iterable[int], spares: int, days: float) -> ScalingPoint | None:
+    points = (curve.point(size + spares) for size in sizes if not curve.misses(size))
+    return next((point for point in points if _in_time(point, days)), None)
 
 
 def _in_time(point: ScalingPoint, days: float) -> bool:

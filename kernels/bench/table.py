@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -236,17 +236,23 @@ def collective_tables(points: Points, link_bytes_per_s: float) -> tuple[dict[str
     if not whole:
         return None, constants
     table: dict[str, Any] = {"axes": {"ranks": [ranks[place] for place in whole]}, "link_bytes_per_s": link_bytes_per_s}
-    table["kinds"] = {}
-    for kind, fit in fits.items():
-        terms = [fit[place] or (0.0, 1.0, 0.0) for place in whole]
-        table["kinds"][kind] = {
+    table["kinds"] = {
+        kind: {
             "rows": sum(key[0] == kind for key in points),
-            "alpha_s": [rounded(alpha) for alpha, _, _ in terms],
-            "link_share": [rounded(min(bandwidth / link_bytes_per_s, 1e3)) for _, bandwidth, _ in terms],
-            "sqrt_s": [rounded(sqrt) for _, _, sqrt in terms],
+            **_columns([fit[place] or (0.0, 1.0, 0.0) for place in whole], link_bytes_per_s),
             "use": True,
         }
+        for kind, fit in fits.items()
+    }
     return table, constants
+
+
+def _columns(terms: Sequence[tuple[float, float, float]], link_bytes_per_s: float) -> dict[str, list[float]]:
+    return {
+        "alpha_s": [rounded(alpha) for alpha, _, _ in terms],
+        "link_share": [rounded(min(bandwidth / link_bytes_per_s, 1e3)) for _, bandwidth, _ in terms],
+        "sqrt_s": [rounded(sqrt) for _, _, sqrt in terms],
+    }
 
 
 def pointwise_share(points: Points, moved: Mapping[str, float], bandwidth: float) -> float | None:

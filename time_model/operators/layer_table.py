@@ -234,9 +234,8 @@ def price_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> li
     if model.is_hybrid:
         for half in (kind for kind in ("mlp", "moe") if kind in model.kinds):
             result += [replace(op, layer=half) for op in second_norm_and_residual(job, x, half)]
-    for kind in RECURRENT:
-        if kind in groups:
-            result += recurrent_operators(job, x, kind, hidden, first(kind))
+    for kind in (kind for kind in RECURRENT if kind in groups):
+        result += recurrent_operators(job, x, kind, hidden, first(kind))
     if "mlp" in groups:
         layer = groups["mlp"][0].layer
         result += [
@@ -247,14 +246,19 @@ def price_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> li
         column = first("shared") if "shared" in groups else []
         result += [*expert_operators(job, x), *shared_expert_operators(job, x, hidden, column)]
     for name, group in groups.items():
-        layer, modules = group[0].layer, tuple(sorted(set.intersection(*(set(g.modules) for g in group))))
-        fused = name == "experts" and job.settings.fused_experts
-        result += fp8_casts(job, f"{name} casts", group, layer, modules, fused=fused)
-        if name in ("attention", "mlp"):
-            result += dequantisation(job, f"{name} dequantisation", group, layer, modules)
-        result.append(gradient_accumulation(job, f"{name} gradient accumulation", group, layer))
+        result += _passes_over_weights(job, name, group)
     result += head_operators(job, x, hidden) + embedding_operators(job, x, hidden)
     return result + (mtp_operators(job, x) if model.mtp_num_layers else [])
+
+
+def _passes_over_weights(job: TrainingJob, name: str, group: Sequence[GemmShape]) -> list[Operator]:
+    """Casts, dequantisation and accumulation of gradients of a group of linear layers."""
+    layer, modules = group[0].layer, tuple(sorted(set.intersection(*(set(g.modules) for g in group))))
+    fused = name == "experts" and job.settings.fused_experts
+    result = list(fp8_casts(job, f"{name} casts", group, layer, modules, fused=fused))
+    if name in ("attention", "mlp"):
+        result += dequantisation(job, f"{name} dequantisation", group, layer, modules)
+    return [*result, gradient_accumulation(job, f"{name} gradient accumulation", group, layer)]
 
 
 def _operators_of_stacks(job: TrainingJob, x: Shapes) -> list[Operator]:

@@ -101,31 +101,27 @@ def kind(annotation: str) -> tuple[str, str]:
     return "1", next((name for name in ("int", "float") if re.match(rf"{name}\b", text)), "str")
 
 
+ACTIONS = {"store_true": "0", "store_false": "0", "BooleanOptional": "bool", "Deprecated": "0"}
+"""Part of an action's name -> what a flag with it takes."""
+
+
 def added(call: ast.Call, fields: dict[str, str]) -> Seen | None:
     """The flag of one call of add_argument; None for others, and for those that take it out of the help only."""
     names = tuple(arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str))
-    if (
-        not isinstance(call.func, ast.Attribute)
-        or call.func.attr != "add_argument"
-        or not names
-        or not names[0].startswith("-")
-    ):
+    if getattr(call.func, "attr", "") != "add_argument" or not names or not names[0].startswith("-"):
         return None
     words = {word.arg: word.value for word in call.keywords if word.arg}
     spread = next((word.value for word in call.keywords if word.arg is None), None)
     values, type_ = "1", "str"
     if isinstance(spread, ast.Subscript) and isinstance(spread.slice, ast.Constant):
         values, type_ = kind(fields.get(str(spread.slice.value), "str"))
-    action = ast.unparse(words["action"]).strip("'\"") if "action" in words else ""
-    if "store_true" in action or "store_false" in action:
-        values, type_ = "0", "flag"
-    elif "BooleanOptional" in action or "Deprecated" in action:
-        values, type_ = ("bool" if "BooleanOptional" in action else "0"), "flag"
+    action = ast.unparse(words["action"]) if "action" in words else ""
+    if taken := next((takes for name, takes in ACTIONS.items() if name in action), ""):
+        values, type_ = taken, "flag"
     if "type" in words and (found := re.search(r"\b(int|float)\b", ast.unparse(words["type"]))):
         type_ = found[1]
-    if "nargs" in words:
-        values = str(ast.literal_eval(words["nargs"])) if isinstance(words["nargs"], ast.Constant) else values
-        values = "0" if values == "0" else values
+    if isinstance(words.get("nargs"), ast.Constant):
+        values = str(ast.literal_eval(words["nargs"]))
     return Seen(names=names, values=values, type=type_)
 
 

@@ -6,7 +6,7 @@ import datetime
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -74,37 +74,41 @@ class ClassFigures:
 
 def class_figures() -> list[ClassFigures]:
     """Return the classes of training steps, kinds of serving runs and frameworks of post-training."""
+    return [*_of_training(), *_of_serving(), *_of_post_training()]
+
+
+def _of_training() -> Iterator[ClassFigures]:
     inside = {line.level: line.inside_by_weight for line in covered("publisher")}
-    classes = []
     for name in (POOLED, *CLASSES):
         mine = [p for p in with_publisher_unknown() if name in (POOLED, p.level)]
         if mine:
             publishers = len({publisher_of(p.source) for p in mine})
             figures = figures_of(errors_of(mine))
-            classes.append(
-                ClassFigures(lane="training", name=name, publishers=publishers, figures=figures, inside=inside.get(name))
-            )
+            yield ClassFigures(lane="training", name=name, publishers=publishers, figures=figures, inside=inside.get(name))
+
+
+def _of_serving() -> Iterator[ClassFigures]:
     judged = judged_runs(held_out=True)
     for kind in sorted({cell(one.row, "kind") for one in judged}):
         errors = list(throughput_errors([one for one in judged if cell(one.row, "kind") == kind]))
         if errors:
             figures = figures_of([(run, error) for _, run, error in errors])
             publishers = len({source for source, *_ in errors})
-            classes.append(ClassFigures(lane="serving", name=kind, publishers=publishers, figures=figures, inside=None))
+            yield ClassFigures(lane="serving", name=kind, publishers=publishers, figures=figures, inside=None)
+
+
+def _of_post_training() -> Iterator[ClassFigures]:
     steps = list(step_errors())
     for framework in sorted({step[0] for step in steps}):
-        mine_of = [step for step in steps if step[0] == framework]
+        mine = [step for step in steps if step[0] == framework]
         held = inside_bands(framework)
-        classes.append(
-            ClassFigures(
-                lane="post-training",
-                name=framework,
-                publishers=len({step[1] for step in mine_of}),
-                figures=figures_of([(name, error) for *_, name, error in mine_of]),
-                inside=float(np.mean(held)) if held else None,
-            )
+        yield ClassFigures(
+            lane="post-training",
+            name=framework,
+            publishers=len({step[1] for step in mine}),
+            figures=figures_of([(name, error) for *_, name, error in mine]),
+            inside=float(np.mean(held)) if held else None,
         )
-    return classes
 
 
 def summary(classes: Sequence[ClassFigures], release: str, date: str) -> dict[str, Any]:

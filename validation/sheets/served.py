@@ -3,7 +3,7 @@ model, GPU and engine predicted by constants that saw nothing of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -54,16 +54,11 @@ def left_out_runs() -> tuple[LeftOut, ...]:
 def served_lines(found: Sequence[LeftOut]) -> Iterator[Line]:
     """Yield, of users and of rates, the figures of rows whose set-up is known, beside their bars, then of all rows; then the
     bands."""
-    statistics: dict[str, Callable[[Sequence[float]], Any]] = {"mean": np.mean, "median": np.median}
     for load, which in LOADS.items():
-        for every in (False, True):
-            mine = [one for one in found if one.run.case.load == load and (every or known_setup(one.run.row))]
-            rows = "all rows" if every else "set-up known"
-            for name, error in ERRORS.items():
-                for statistic, of in statistics.items():
-                    reached = float(of([abs(error(one)) for one in mine]))
-                    most = None if every or load == "open" else BARS.get((name, statistic))
-                    yield Line(name=f"{which}, {rows}: {name} ({statistic})", rows=len(mine), reached=reached, most=most)
+        mine = [one for one in found if one.run.case.load == load]
+        bars = BARS if load == "closed" else {}
+        yield from _errors_beside(f"{which}, set-up known", [one for one in mine if known_setup(one.run.row)], bars)
+        yield from _errors_beside(f"{which}, all rows", mine, {})
     for engine in SHARING:
         mine = [one for one in found if one.run.case.engine.name == engine and known_setup(one.run.row)]
         for name in ("tpot", "ttft"):
@@ -72,6 +67,15 @@ def served_lines(found: Sequence[LeftOut]) -> Iterator[Line]:
             reached = float(np.mean(known))
             line = f"served: {engine}, {name.upper()} inside the band"
             yield Line(name=line, rows=len(known), reached=reached, least=low, most=high)
+
+
+def _errors_beside(what: str, runs: Sequence[LeftOut], bars: Mapping[tuple[str, str], float]) -> Iterator[Line]:
+    statistics: dict[str, Callable[[Sequence[float]], Any]] = {"mean": np.mean, "median": np.median}
+    for name, error in ERRORS.items():
+        for statistic, of in statistics.items():
+            reached = float(of([abs(error(one)) for one in runs]))
+            most = bars.get((name, statistic))
+            yield Line(name=f"{what}: {name} ({statistic})", rows=len(runs), reached=reached, most=most)
 
 
 def _inside(one: LeftOut, name: str) -> bool | None:

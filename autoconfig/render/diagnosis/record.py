@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from autoconfig.diagnosis.answer import VERDICTS, Diagnosis
+from autoconfig.diagnosis.expectation import Expectation
 from autoconfig.diagnosis.finding import CERTAINTIES, Cause
 from autoconfig.diagnosis.rules.table import RULES
 from autoconfig.megatron.check import FlagChange
@@ -192,16 +193,14 @@ class DiagnosisJson(AnswerJson):
 def diagnosis_json(found: Diagnosis) -> DiagnosisJson:
     """The whole answer."""
     e, case = found.expectation, found.case
-    known = e is not None and e.question is not None and e.plan is not None and e.report is not None
-    batch = e.question.scenario.workload.global_batch_size if e is not None and e.question is not None else 1
-    better = found.better
+    question, plan, short, report = _planned(e)
     return DiagnosisJson(
         verdict=found.verdict,
         why=found.why,
-        question=question_json(e.question) if known and e is not None and e.question is not None else None,
-        plan=named_plan(e.plan, batch) if known and e is not None and e.plan is not None else None,
-        short=str(e.plan) if known and e is not None else None,
-        report=report_json(e.report, e.question) if known and e is not None and e.report and e.question else None,
+        question=question,
+        plan=plan,
+        short=short,
+        report=report,
         evidence=tuple(record_of(EvidenceFileJson, one, file=one.name) for one in case.evidence.files),
         measured=_measured(found),
         expected=None if e is None else record_of(ExpectedJson, e),
@@ -212,16 +211,32 @@ def diagnosis_json(found: Diagnosis) -> DiagnosisJson:
         cleared=tuple(rule for rule, _ in found.cleared),
         missing=tuple(record_of(MissingJson, one) for one in found.missing),
         step_after=found.step_after,
-        better=None
-        if better is None
-        else FasterPlanJson(
-            plan=named_plan(better.report.plan, batch),
-            short=str(better.report.plan),
-            step_seconds=better.report.step_seconds,
-            gain=better.gain,
-            changes=e.changes(better.report.plan, e.question.scenario) if e and e.changes and e.question else (),
-        ),
+        better=_better(found),
         calibration=UsableJson(usable=not found.why_not_calibrate, why_not=found.why_not_calibrate),
+    )
+
+
+def _planned(
+    e: Expectation | None,
+) -> tuple[QuestionJson, NamedPlan, str, PlanReportJson] | tuple[None, None, None, None]:
+    """Question, plan, its short form and its report; none of them where one is not known."""
+    if e is None or e.question is None or e.plan is None or e.report is None:
+        return None, None, None, None
+    batch = e.question.scenario.workload.global_batch_size
+    return question_json(e.question), named_plan(e.plan, batch), str(e.plan), report_json(e.report, e.question)
+
+
+def _better(found: Diagnosis) -> FasterPlanJson | None:
+    better, e = found.better, found.expectation
+    if better is None:
+        return None
+    scenario = e.question.scenario if e is not None and e.question is not None else None
+    return FasterPlanJson(
+        plan=named_plan(better.report.plan, scenario.workload.global_batch_size if scenario else 1),
+        short=str(better.report.plan),
+        step_seconds=better.report.step_seconds,
+        gain=better.gain,
+        changes=e.changes(better.report.plan, scenario) if e and e.changes and scenario else (),
     )
 
 

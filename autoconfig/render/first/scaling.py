@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rich.console import Console
 from rich.markup import escape
 
@@ -62,12 +64,24 @@ def _start(shown: Blocks, answer: ScalingAnswer, priced: list[ScalingPoint]) -> 
         if point is not first:
             ratio = f" ({point.cost / first.cost:.2f}x)" if point.cost and first.cost else ""
             shown.say("or", f"{point.num_gpus:,} x {escape(point.gpu)}: {_figures(point)}{ratio}")
-    near = [point for point in priced if point.num_gpus != first.num_gpus and not answer.fewest_by_gpu]
+    if not answer.fewest_by_gpu:
+        _equal(shown, first, priced, worth, "cost" if costs else "tokens/s of a GPU")
+    _faster_and_slower(shown, first, priced)
+
+
+def _equal(
+    shown: Blocks,
+    first: ScalingPoint,
+    priced: list[ScalingPoint],
+    worth: Callable[[ScalingPoint], float | None],
+    what: str,
+) -> None:
+    """Which other counts the predictions cannot tell from the first by `worth`."""
+    near = [point for point in priced if point.num_gpus != first.num_gpus]
     alike = [point for point in near if abs((worth(point) or 0.0) / (worth(first) or 1.0) - 1.0) <= RESOLUTION]
     if alike:
         counts = ", ".join(f"{point.num_gpus:,} x {point.gpu}" for point in alike)
-        shown.say("equal", escape(f"{counts}: {'cost' if costs else 'tokens/s of a GPU'} within {RESOLUTION:.0%}"))
-    _faster_and_slower(shown, first, priced)
+        shown.say("equal", escape(f"{counts}: {what} within {RESOLUTION:.0%}"))
 
 
 def _why(answer: ScalingAnswer, costs: bool) -> str:
