@@ -120,6 +120,22 @@ def load_torch() -> Any:
         ) from error
 
 
+def _ranks(options: argparse.Namespace, device: BenchDevice) -> int:
+    ranks: int = device.count if device.type == "cuda" else min(device.count, 2)
+    if options.ranks is not None:
+        ranks = options.ranks
+    if not options.collectives and device.type == "cuda" and ranks > device.count:
+        raise InputError(f"--ranks {ranks}: this machine has {device.count} GPUs")
+    return ranks
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise FileError(f"{path} cannot be replaced: {error.strerror or error}") from error
+
+
 def _run(torch: Any, options: argparse.Namespace) -> int:
     started = time.monotonic()
     if options.collectives and "RANK" not in os.environ:
@@ -129,17 +145,12 @@ def _run(torch: Any, options: argparse.Namespace) -> int:
         )
     device = find_device(torch, options.device, options.threads)
     torch.set_num_threads(options.threads)
-    ranks = options.ranks if options.ranks is not None else device.count if device.type == "cuda" else min(device.count, 2)
-    if not options.collectives and device.type == "cuda" and ranks > device.count:
-        raise InputError(f"--ranks {ranks}: this machine has {device.count} GPUs")
+    ranks = _ranks(options, device)
     path = _output(options, device)
     set_name = options.set_name or ("quick" if device.type == "cuda" else "cpu")
     results = Results(path, device, SETS[set_name], set_name, software(torch))
     if options.fresh and not options.collectives:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise FileError(f"{path} cannot be replaced: {error.strerror or error}") from error
+        _remove(path)
     found = results.resume()
     if options.collectives:
         return _rank(torch, options, results, started)

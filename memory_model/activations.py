@@ -339,26 +339,29 @@ MLP_PARTS = ("mlp_inside", *EXPERT_PARTS)
 """Parts that are gone when attention's backward starts."""
 
 
+PARTS_OF_MODULE = {
+    "core_attn": CORE_ATTENTION_PARTS,
+    "mlp": ("mlp_inside",),
+    "shared_experts": ("shared_experts_inside",),
+    "moe_act": ("expert_activation",),
+}
+"""What recomputing a module frees; any other module that of the experts."""
+
+
 def dropped_by_module(
     parts: Mapping[str, Number], module: str, stack: StackMemory, apart: NormShares = BOTH_NORMS
 ) -> dict[str, Number]:
     """Bytes per part that recomputing one module frees in a layer with these parts, `apart` of whose norms are modules of
     their own (parameters.norms_apart); empty without such a module."""
-    own = 0.5 if "query_key_value" in parts else 1.0  # an MLP that is a layer of a hybrid has the layer's one norm
-    norm_output = {"norm_outputs": own * parts["norm_outputs"]} if stack.norms_fused else {}
-    if module == "core_attn":
-        return {name: parts[name] for name in CORE_ATTENTION_PARTS if name in parts}
     if module == "layernorm":
         return {"norm_outputs": sum(apart) * parts["norm_outputs"]} if any(apart) else {}
     if module == "mla_up_proj":
         return {"query_key_value": parts["query_key_value"]} if np.any(parts.get("latents", 0.0)) else {}
-    if module == "mlp":
-        return {"mlp_inside": parts["mlp_inside"], **norm_output} if "mlp_inside" in parts else {}
-    if module == "shared_experts":
-        return {name: parts[name] for name in ("shared_experts_inside",) if name in parts}
-    if module == "moe_act":
-        return {name: parts[name] for name in ("expert_activation",) if name in parts}
-    return {name: parts[name] for name in EXPERT_PARTS if name in parts}
+    freed = {name: parts[name] for name in PARTS_OF_MODULE.get(module, EXPERT_PARTS) if name in parts}
+    if module == "mlp" and freed and stack.norms_fused:
+        own = 0.5 if "query_key_value" in parts else 1.0  # an MLP that is a layer of a hybrid has the layer's one norm
+        freed["norm_outputs"] = own * parts["norm_outputs"]
+    return freed
 
 
 def kept_under_selective(

@@ -61,6 +61,11 @@ def refuse(*rules: tuple[object, str], error: type[InputError] = InputError) -> 
             raise error(text)
 
 
+def is_count(value: object) -> bool:
+    """Whether a value is a whole number of at least 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 FROZEN_IN_4_BITS = (
     "adapters beside weights in 4 bits (QLoRA) are --peft lora --frozen-dtype nf4, in 8 bits --frozen-dtype int8; --format trl "
     "--export DIR writes them for TRL"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.errors import FileError, InputError, refuse
 from autoconfig.specs.json_record import AboveZero, Keywords, from_json, to_json
 
 SCHEMA_VERSION = 1
@@ -152,21 +152,21 @@ class Measurement:
     """Of a generation that ran; its steps are rounds."""
 
     def __post_init__(self) -> None:
-        if self.status not in STATUSES:
-            raise InputError(f"status={self.status!r} is not one of {', '.join(STATUSES)}")
-        if self.exit_code not in set(ExitCode):
-            raise InputError(f"exit_code={self.exit_code} is not one of {', '.join(str(int(code)) for code in ExitCode)}")
         unknown = {name for rank in self.ranks for name in rank.bytes_by_category} - set(CATEGORIES)
-        if unknown:
-            raise InputError(f"bytes_by_category has {', '.join(sorted(unknown))}; known are {', '.join(CATEGORIES)}")
+        codes = ", ".join(str(int(code)) for code in ExitCode)
+        refuse(
+            (self.status not in STATUSES, f"status={self.status!r} is not one of {', '.join(STATUSES)}"),
+            (self.exit_code not in set(ExitCode), f"exit_code={self.exit_code} is not one of {codes}"),
+            (unknown, f"bytes_by_category has {', '.join(sorted(unknown))}; known are {', '.join(CATEGORIES)}"),
+        )
         for name, value in _figures(self):
             least = -math.inf if name.startswith("losses") else 0
             if not (math.isfinite(value) if isinstance(value, float) else abs(value) < MOST_BYTES) or value < least:
                 raise ImplausibleError(f"{name}={str(value)[:40]} must be a finite number{'' if least else ' from 0'}")
         samples, step, spread = self.step_seconds_samples, self.step_seconds, self.step_seconds_spread
-        if step is not None and min((step, *samples)) <= 0:
-            raise ImplausibleError(f"step_seconds={step:g} and its samples must be above 0")
         if step is not None:
+            above = min((step, *samples)) > 0
+            refuse((not above, f"step_seconds={step:g} and its samples must be above 0"), error=ImplausibleError)
             _check_among("step_seconds", step, samples)
         if samples and spread is not None and abs(spread - (max(samples) - min(samples))) > SAME * max(samples):
             raise ImplausibleError(f"step_seconds_spread={spread:g} is not that of its samples, {_range(samples)}")

@@ -51,13 +51,17 @@ def violations(value: object, schema: Mapping[str, Any], root: Mapping[str, Any]
     if choices and json.dumps(value) not in choices:
         yield where, f"{_shown(value)} is not one of {', '.join(choices)}"
     if isinstance(value, int | float) and not isinstance(value, bool):
-        for keyword, (words, holds) in _BOUNDS.items():
-            if keyword in schema and not holds(value, schema[keyword]):
-                yield where, f"{_shown(value)} is not {words} {schema[keyword]}"
+        yield from _of_number(value, schema, where)
     if isinstance(value, list):
         yield from _of_list(value, schema, root, where)
     if isinstance(value, dict):
         yield from _of_object(value, schema, root, where)
+
+
+def _of_number(value: float, schema: Mapping[str, Any], where: str) -> Broken:
+    for keyword, (words, holds) in _BOUNDS.items():
+        if keyword in schema and not holds(value, schema[keyword]):
+            yield where, f"{_shown(value)} is not {words} {schema[keyword]}"
 
 
 def _of_list(value: list[Any], schema: Mapping[str, Any], root: Mapping[str, Any], where: str) -> Broken:

@@ -154,7 +154,7 @@ def show_table(
     wide = sum(widths[name] + 2 for name in columns) > console.width
     under = [place for place, name in enumerate(columns) if name in below] if wide else []
     names, dropped = _columns_that_fit([name for name in columns if columns.index(name) not in under], widths, spare, console)
-    aligned = [
+    aligned: list[tuple[int, AlignMethod, int]] = [
         (columns.index(name), "left" if name in left else "right", min(widths[name], console.width - 2)) for name in names
     ]
     for number, row in enumerate([[Text(name, "bold") for name in columns], *texts]):

@@ -5,7 +5,6 @@ Each engine by its own law: memory_model.engines.vllm, .sglang, .trtllm.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -327,11 +326,15 @@ def _changes(start: EngineStart, found: EngineMemory) -> Iterator[str]:
     for text, changed in tries:
         if changed is not None and _moves(changed, found):
             yield text
-    wider = (
-        start.tp * times for times in (2, 4, 8) if start.tp * times <= max(start.gpus_per_node or start.gpu.gpus_per_node, 2)
-    )
-    whole = (tp for tp in wider if start.model.num_attention_heads % tp == 0 and _moves(start.replace(tp=tp), found))
-    yield from (f"{ranks} {tp}" for tp in itertools.islice(whole, 1))
+    if (tp := _wider(start, found)) is not None:
+        yield f"{ranks} {tp}"
+
+
+def _wider(start: EngineStart, found: EngineMemory) -> int | None:
+    """The least tp beyond the start's within a node that moves it beyond its edge."""
+    most, heads = max(start.gpus_per_node or start.gpu.gpus_per_node, 2), start.model.num_attention_heads
+    wider = (start.tp * times for times in (2, 4, 8) if start.tp * times <= most)
+    return next((tp for tp in wider if heads % tp == 0 and _moves(start.replace(tp=tp), found)), None)
 
 
 def _moves(changed: EngineStart, found: EngineMemory) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, is_count
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.serve_plan import EnginePlan
@@ -153,17 +153,16 @@ class EngineStart:
             raise InputError(f"engine {self.engine[:40]!r}: a start is of {', '.join(ENGINES)}")
         for key in (*_COUNTS, *_POSITIVE):
             value = getattr(self, key)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            if value is not None and not is_count(value):
                 raise InputError(f"{key} {value!r}: a whole number of at least 1")
         if self.max_model_len is not None and self.max_model_len != AUTO_LENGTH and self.max_model_len < 1:
             raise InputError(f"max_model_len {self.max_model_len}: a whole number of at least 1, or {AUTO_LENGTH} for auto")
         if self.memory_fraction is not None and not 0.0 < self.memory_fraction <= 1.0:
             raise InputError(f"memory fraction {self.memory_fraction:g}: a share above 0, at most 1")
-        for name, form, known in (("weights", self.weights, WEIGHT_BYTES), ("kv", self.kv, KV_BYTES)):
-            if form and form not in known:
-                raise InputError(f"{name} {form[:40]!r}: one of {', '.join(known)}")
-        if self.draft_method and self.draft_method not in DRAFT_METHODS:
-            raise InputError(f"draft method {self.draft_method[:40]!r}: one of {', '.join(DRAFT_METHODS)}")
+        forms = (("weights", self.weights, WEIGHT_BYTES), ("kv", self.kv, KV_BYTES))
+        for name, form, choices in (*forms, ("draft method", self.draft_method, DRAFT_METHODS)):
+            if form and form not in choices:
+                raise InputError(f"{name} {form[:40]!r}: one of {', '.join(choices)}")
         if self.attention_dp and self.tp % self.dp:
             raise InputError(f"attention data parallelism: dp={self.dp} must divide tp={self.tp}")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, is_count, refuse
 from autoconfig.specs.json_record import Keywords, NotNegative, Positive
 
 ROPE_SCALINGS = ("llama3", "linear", "yarn", "other")
@@ -52,6 +52,11 @@ SCORE_FUNCTIONS = ("softmax", "sigmoid")
 LOAD_BALANCING = ("aux_loss", "seq_aux_loss")
 
 
+def _from_0(value: object) -> bool:
+    """Whether a value is a finite number of at least 0."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class RouterNumbers:
     """Megatron's --moe-router-... and --moe-aux-loss-coeff. None: the model's source does not say. Raises InputError."""
@@ -76,17 +81,20 @@ class RouterNumbers:
                 raise InputError(f"router: {name} {getattr(self, name)!r} is not one of {', '.join(allowed)}")
         for name in ("topk_scaling_factor", "aux_loss_coeff", "bias_update_rate"):
             value = getattr(self, name)
-            real = isinstance(value, int | float) and not isinstance(value, bool)
-            if value is not None and not (real and math.isfinite(value) and value >= 0):
+            if value is not None and not _from_0(value):
                 raise InputError(f"router: {name}={value!r} must be a number of at least 0, or left out")
         for name in ("num_groups", "group_topk"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            if value is not None and not is_count(value):
                 raise InputError(f"router: {name}={value!r} must be a whole number from 1, or left out")
-        if (self.num_groups or 0) < (self.group_topk or 0) or (self.num_groups is None) != (self.group_topk is None):
-            raise InputError(f"router: num_groups={self.num_groups} and group_topk={self.group_topk}: both, the first larger")
-        if not isinstance(self.pre_softmax, bool):
-            raise InputError(f"router: pre_softmax={self.pre_softmax!r} must be true or false")
+        groups, topk = self.num_groups, self.group_topk
+        refuse(
+            (
+                (groups or 0) < (topk or 0) or (groups is None) != (topk is None),
+                f"router: num_groups={groups} and group_topk={topk}: both, the first larger",
+            ),
+            (not isinstance(self.pre_softmax, bool), f"router: pre_softmax={self.pre_softmax!r} must be true or false"),
+        )
 
 
 NUMBERS: Mapping[str, type[RopeScaling] | type[RouterNumbers]] = {"rope_scaling": RopeScaling, "router": RouterNumbers}

@@ -195,12 +195,14 @@ def merged(rows: Sequence[tuple[str, str, Seen]]) -> list[dict[str, str]]:
 
 def _row(engine: str, name: str, all_: Sequence[tuple[str, Seen]]) -> dict[str, str]:
     releases = [release for release, _ in all_]
-    values = Counter("bool" if seen.values == "bool" else seen.values for _, seen in all_)
+    values = Counter(seen.values for _, seen in all_)
     types = Counter(seen.type for _, seen in all_ if seen.type in ("int", "float")) or Counter(seen.type for _, seen in all_)
     aliases = dict.fromkeys(one for _, seen in all_ for one in seen.names if one != name)
-    read = next((seen.values for _, seen in all_ if seen.exact), values.most_common(1)[0][0])
-    kind = "bool" if "bool" in values or f"{engine} {name}" in NEGATED else read
-    if kind == "0" and "1" in values and not any(seen.exact for _, seen in all_):
+    exact = next((seen.values for _, seen in all_ if seen.exact), None)
+    kind = "bool" if "bool" in values or f"{engine} {name}" in NEGATED else exact
+    if kind is None:
+        kind = values.most_common(1)[0][0]
+    if kind == "0" and "1" in values and exact is None:
         kind = "?"  # a value once, and none where a later release no longer heeds it
     return {
         "engine": engine,

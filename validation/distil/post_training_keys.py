@@ -83,10 +83,13 @@ def nemo_rl(repository: Path, version: str) -> dict[str, str]:
             if name == base or path not in found:
                 found[path] = type(value).__name__ if name == base and not str(value).startswith("$") else ""
     declared = git("grep", "-hE", r"^    \w+: ", f"v{version}", "--", "nemo_rl").splitlines()
-    for path in (path for path, kind in found.items() if kind == "int"):  # 1 of a field that may hold 1.5
-        same = [line.split("#")[0] for line in declared if line.split(":")[0].strip() == path.rpartition(".")[2]]
-        found[path] = "float" if same and all("float" in line for line in same) else "int"
-    return found
+    return {path: _number_of(path, declared) if kind == "int" else kind for path, kind in found.items()}
+
+
+def _number_of(path: str, declared: list[str]) -> str:
+    """Kind of a field whose configured value is an integer: 1 may be of a field that holds 1.5."""
+    same = [line.split("#")[0] for line in declared if line.split(":")[0].strip() == path.rpartition(".")[2]]
+    return "float" if same and all("float" in line for line in same) else "int"
 
 
 def fields(path: Path, *classes: str) -> set[str]:

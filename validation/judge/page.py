@@ -105,6 +105,11 @@ WANTED = 400
 KINDS = ("dense GPT", "GQA", "MoE", "MLA")
 
 
+def _unseen(plans: Iterable[Judged]) -> list[str]:
+    """Rules that the judge refuses in no plan for their own sake."""
+    return sorted(rule for rule, count in by_rule(plans).items() if rule in JUDGED_RULES and not count.alone_refused)
+
+
 def main() -> int:
     """Draw, judge, write, and say whether both agree."""
     with Judges() as judges:
@@ -115,15 +120,20 @@ def main() -> int:
         recipes = judged_recipes(judge, audit)
     PAGE.write_text(page(grid, near, recipe_lines(audit, recipes)), encoding="utf-8")
     plans = [*grid, *near]
-    wrong = [plan for plan in plans if not plan.agrees]
-    for plan in wrong:
-        print(f"DISAGREE {plan.case.scenario.model.name} {plan.case.plan}: ours {plan.broken or 'legal'}, judge {plan.answer}")
-    odd = [recipe for recipe in recipes if not recipe.agrees]
-    for recipe in odd:
-        print(f"DISAGREE recipe {cell(recipe.audited.row, 'recipe')}: ours {recipe.audited.verdict}, judge {recipe.answer}")
+    wrong = [
+        f"{plan.case.scenario.model.name} {plan.case.plan}: ours {plan.broken or 'legal'}, judge {plan.answer}"
+        for plan in plans
+        if not plan.agrees
+    ]
+    odd = [
+        f"recipe {cell(recipe.audited.row, 'recipe')}: ours {recipe.audited.verdict}, judge {recipe.answer}"
+        for recipe in recipes
+        if not recipe.agrees
+    ]
+    for text in (*wrong, *odd):
+        print(f"DISAGREE {text}")
     accepted = sum(plan.answer["accepted"] for plan in grid)
-    unseen = sorted(rule for rule, count in by_rule(plans).items() if rule in JUDGED_RULES and not count.alone_refused)
-    if unseen:
+    if unseen := _unseen(plans):
         print(f"no plan shows these rules by themselves: {', '.join(unseen)}; add a question to validation/judge/agreement.py")
     print(
         f"grid: {len(grid)} plans, judge accepted {accepted}, rejected {len(grid) - accepted}; near misses: {len(near)}; "

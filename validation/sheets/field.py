@@ -86,6 +86,11 @@ def figures_of_report(row: dict[str, str], answer: dict[str, Any] | None, refusa
     outcome = row["outcome"]
     if outcome:
         yield _verdict(answer, refusal, outcome, common)
+    yield from _speeds(row, answer, refusal, common)
+    yield from _memory(row, answer, refusal, common)
+
+
+def _speeds(row: dict[str, str], answer: dict[str, Any] | None, refusal: str, common: dict[str, Any]) -> Iterator[Figure]:
     rates = (
         ("step_s", "step_seconds"),
         ("tokens_per_s_per_gpu", "tokens_per_second_per_gpu"),
@@ -109,6 +114,9 @@ def figures_of_report(row: dict[str, str], answer: dict[str, Any] | None, refusa
         yield Figure(
             what="step", said=f"{value:.4g}", measured=f"{measured:g}", error=error, inside=inside, right=right, **common
         )
+
+
+def _memory(row: dict[str, str], answer: dict[str, Any] | None, refusal: str, common: dict[str, Any]) -> Iterator[Figure]:
     for column, what in (("peak_gib", "peak"), ("after_step_gib", "after the step")):
         measured = number(row, column)
         if measured is None:

@@ -112,8 +112,7 @@ def _errors(framework: str) -> Iterator[Line]:
     for column, phase in PHASE_NAMES.items():
         own = [s for s in blind().samples if s.framework == framework and column in s.measured]
         bars = BARS.get((framework, column), (None, None))
-        rounds = [s for s in own if not (hidden_rounds(s) and column in ("step_s", "gen_s"))]
-        whole = [s for s in rounds if not (s.missing or (s.engine_assumed and column == "gen_s"))]
+        whole = [s for s in own if _says_all(s, column)]
         name = f"post-training: {framework}, {phase}"
         for kind, chosen, bar in (("rows that say all of it", whole, bars[0]), ("all rows", own, None)):
             logs = [e[column] for s in chosen if column in (e := blind().error(s))]
@@ -123,6 +122,12 @@ def _errors(framework: str) -> Iterator[Line]:
         if again:
             reached = float(np.mean(again))
             yield Line(name=f"{name}, after one measured step: mean error", rows=len(again), reached=reached, most=bars[1])
+
+
+def _says_all(sample: MeasuredStep, column: str) -> bool:
+    """Whether nothing is missing that decides this phase of a run."""
+    hidden = hidden_rounds(sample) and column in ("step_s", "gen_s")
+    return not (hidden or sample.missing or (sample.engine_assumed and column == "gen_s"))
 
 
 def _relative(logs: Sequence[float]) -> Any:

@@ -499,9 +499,9 @@ def growing(case: RunCase) -> Finding | None:
     if steps is None or steps.count < 2:
         return None
     few = steps.count < threshold("R11", "few")
+    rises, least = (steps.rising, threshold("R11", "few_growth")) if few else (steps.growing, threshold("R11", "growth"))
     growth = max(steps.slope, steps.drift) if steps.count == 2 else steps.slope
-    least = threshold("R11", "few_growth" if few else "growth")
-    if not (steps.rising if few else steps.growing) or growth < least:
+    if not rises or growth < least:
         return None if few else Cleared("steps stay as long as they were")
     if (by_tokens := _grows_by_tokens(case, steps, least)) is not None:
         return by_tokens

@@ -432,14 +432,20 @@ def unbalanced_experts(case: RunCase) -> Cause | Cleared | None:
     explains = f"a busiest rank of {solved.value:.2f} times its share explains the step" if solved else ""
     timer = timers.timed(case.evidence, timers.FORWARD)
     steps = _steps_of_peers(case, timer)
-    spreads = [statistics.median(max(seconds) / min(seconds) for seconds in one) for one in steps]
-    if not spreads and timer is not None and e.plan.pp == 1 and timer.least > 0:
-        spreads = [timer.most / timer.least]
+    spreads = _spreads(steps, timer, e.plan.pp)
     if spreads and timer is not None:
         return _unlike_ranks(case, timer, max(spreads), steps, explains)
     if solved is None or solved.value > threshold("R08", "solved") or case.evidence.traces:
         return None
     return _unbalanced(case, CONSISTENT, (), explains, case.gap_seconds)
+
+
+def _spreads(steps: list[list[list[float]]], timer: timers.Timed | None, pp: int) -> list[float]:
+    """Slowest over quickest rank of each stage; without steps of the ranks of the timer, where there is one stage."""
+    spreads = [statistics.median(max(seconds) / min(seconds) for seconds in one) for one in steps]
+    if not spreads and timer is not None and pp == 1 and timer.least > 0:
+        spreads = [timer.most / timer.least]
+    return spreads
 
 
 def _unlike_ranks(

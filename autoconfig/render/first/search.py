@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -127,10 +127,7 @@ def _beside(shown: Blocks, answer: SearchAnswer) -> None:
             f"{escape(str(risky.plan))}: {saved:.1%} faster [bold]if it fits[/bold] (chance "
             f"{fit_text(risky.confidence.fit_probability)}, below --fit-chance {chance})",
         )
-    slower = [one for one in others if one is not equal and one.report.step_seconds > first.step_seconds]
-    if slower:
-        beyond = next((one for one in slower if one.tie_group > 1), None)
-        told = beyond or max((one for one in _rows(answer) if one in slower), key=_step, default=slower[-1])
+    if (told := _slower(answer, [one for one in others if one is not equal])) is not None:
         shown.say("slower", f"{escape(str(told.report.plan))}: {escape(told.why)}", spare=1)
     if safe is not None and first.confidence.fit_probability < SAFE_FIT and safe.plan != first.plan:
         shown.say(
@@ -148,8 +145,12 @@ def _equal(answer: SearchAnswer, others: Sequence[RankedPlan]) -> RankedPlan | N
     return next((one for one in near if one in others), next(iter(near), None))
 
 
-def _step(one: RankedPlan) -> float:
-    return one.report.step_seconds
+def _slower(answer: SearchAnswer, others: Sequence[RankedPlan]) -> RankedPlan | None:
+    """The first plan of `others` that is beyond the tie, else the slowest of the rows; None where none is slower."""
+    slower = [one for one in others if one.report.step_seconds > answer.plans[0].report.step_seconds]
+    beyond = next((one for one in slower if one.tie_group > 1), None)
+    rows = [one for one in _rows(answer) if one in slower] or slower[-1:]
+    return beyond or max(rows, key=lambda one: one.report.step_seconds, default=None)
 
 
 def _against(report: PlanReport, first: PlanReport) -> str:
@@ -178,6 +179,13 @@ def _gain(gain: SwitchGain) -> str:
     return f"{gain.change} {seconds_text(gain.step_seconds)} ({gain.ratio - 1:+.0%})"
 
 
+MONEY: dict[str, Callable[[PlanReport], str]] = {
+    "days": lambda report: "" if report.days_to_train is None else f"{report.days_to_train:,.1f}",
+    "cost": lambda report: "" if report.cost is None else f"{report.cost:,.0f}",
+    COST_PER_BILLION: cost_per_billion,
+}
+
+
 def _table(shown: Blocks, answer: SearchAnswer) -> None:
     rows = _rows(answer)
     first, request = answer.plans[0], answer.question.request
@@ -187,16 +195,14 @@ def _table(shown: Blocks, answer: SearchAnswer) -> None:
     rate = not cost and first.report.cost_per_billion_tokens is not None
     money = [*["days"] * days, *["cost"] * cost, *[COST_PER_BILLION] * rate]
     names = ["#", *map(str.upper, degrees), "step", "fit", "peak", *money, "also"]
-    cells = []
     ranked = [(f"{one.rank}{'=' if one.tie_group == 1 and answer.ties > 1 else ''}", one.report) for one in rows]
+    cells = []
     for rank, report in [*ranked, *(("+", report) for report in own)]:
-        style = "bold" if report is first.report else ""
         line = [rank, *(f"{getattr(report.plan, key)}" for key in degrees), seconds_text(report.step_seconds)]
-        line = [f"[{style}]{cell}[/{style}]" if style else cell for cell in line]
+        if report is first.report:
+            line = [f"[bold]{cell}[/bold]" for cell in line]
         line += [fit_text(report.confidence.fit_probability), f"{report.peak_bytes / GIB:.1f}"]
-        line += ["" if report.days_to_train is None else f"{report.days_to_train:,.1f}"] * days
-        line += ["" if report.cost is None else f"{report.cost:,.0f}"] * cost + [cost_per_billion(report)] * rate
-        cells.append([*line, _also(report.plan)])
+        cells.append([*line, *(MONEY[name](report) for name in money), _also(report.plan)])
     shown.table(names, cells[: len(rows)], cells[len(rows) :], left=("also",), below=("also",))
     marks = [f"= within {RESOLUTION:.0%} of the fastest"] * (answer.ties > 1) + ["+ yours"] * bool(own)
     sorted_by = f"sorted by {SORTED[request.sort_by]}; best of {answer.ranking.funnel.fit:,} layouts"

@@ -8,7 +8,7 @@ Every figure is linear in the constants, so that measured rounds give them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -182,16 +182,8 @@ def candidates_of(question: ServeQuestion) -> DeploymentChoices:
         if layout.pp * layout.adp * layout.ep > 1 or (server and on_cpu and layout.tp > 1):
             continue
         job = replace(asked.job(layout), constants=constants, measured=tables)
-        if not loads(job):
-            continue
-        for batch in _batches(question, on_cpu=on_cpu):
-            prompt, new = int(question.lengths.isl), int(question.lengths.osl)
-            tokens = max(engine.max_num_tokens, prompt) if server else batch * prompt
-            if float(asked.memory(job, float(batch), float(tokens)).max_concurrency) < batch:
-                break
-            plan = layout.replace(batch=batch, tokens=tokens, replicas=1)
-            each = Round(batch=batch, prompt=prompt, new=new, tokens=tokens if server else None)
-            rows.append(Deployment(plan=plan, asked=each, job=job))
+        if loads(job):
+            rows += _rows_of(asked, layout, job, _batches(question, on_cpu=on_cpu), server=server)
     if not rows:
         raise NothingFitsError(
             "no deployment that the engine can run here holds a single request (pp, adp and ep are 1, weights and kv bf16): "
@@ -202,6 +194,20 @@ def candidates_of(question: ServeQuestion) -> DeploymentChoices:
         rows=tuple(rows),
         forecast=tuple(predicted(row.job, row.asked) for row in rows),
     )
+
+
+def _rows_of(
+    question: ServeQuestion, layout: EnginePlan, job: ServingJob, batches: Iterable[int], *, server: bool
+) -> Iterator[Deployment]:
+    """A layout by the batches that memory holds."""
+    prompt, new = int(question.lengths.isl), int(question.lengths.osl)
+    for batch in batches:
+        tokens = max(question.engine.max_num_tokens, prompt) if server else batch * prompt
+        if float(question.memory(job, float(batch), float(tokens)).max_concurrency) < batch:
+            break
+        plan = layout.replace(batch=batch, tokens=tokens, replicas=1)
+        each = Round(batch=batch, prompt=prompt, new=new, tokens=tokens if server else None)
+        yield Deployment(plan=plan, asked=each, job=job)
 
 
 def fp32_device(gpu: GpuSpec) -> GpuSpec:

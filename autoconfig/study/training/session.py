@@ -245,8 +245,7 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
         belief = believe(candidates, results)
         best_plan = None if belief.best is None else str(candidates.plans[belief.best])
         gone = {result.row for result in results} | set(names.tried_in_vain(trials, candidates))
-        ratios = [line.ratio for line in measured if line.ratio is not None]
-        middle = statistics.median(ratios) if ratios else None
+        middle, scatter = _middle_and_scatter([line.ratio for line in measured if line.ratio is not None])
         best = next((line for line in measured if line.plan == best_plan and (line.outcome == names.MEASURED) == full), None)
         return TrainingFound(
             name=session.name,
@@ -256,7 +255,7 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
             unmeasured=_unmeasured(candidates, belief, gone),
             candidates=len(candidates),
             correction=middle,
-            scatter=max((abs(r / middle - 1) for r in ratios), default=None) if middle else None,
+            scatter=scatter,
             memory_correction=belief.memory.correction,
             shapes=_shapes(candidates, trials),
             front=_front(measured) if work.settings.objective == "headroom" else (),
@@ -271,6 +270,12 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
             return None
         write_calibration(learned, target)
         return learned.version
+
+
+def _middle_and_scatter(ratios: Sequence[float]) -> tuple[float | None, float | None]:
+    """The median of measured over predicted, and the largest share by which one is off it."""
+    middle = statistics.median(ratios) if ratios else None
+    return middle, max(abs(ratio / middle - 1) for ratio in ratios) if middle else None
 
 
 TRAINING = TrainingKind()
