@@ -79,22 +79,11 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
         return
     given = asked[0]
     if wants_profile(ctx, field_names(fields.SLURM) if given["export"] is not None else ()):
-        from autoconfig.cli.studies import run_profile, training
-
-        if named := [name for name in ("output", "report", "export", "format") if given[name] is not None]:
-            raise InputError(f"--{named[0]} is not for --profile: export what a study found with autoconfig export PLAN")
-        run_profile(ctx, given, training(given), as_json=as_json)
+        _profiled(ctx, given, as_json=as_json)
         return
     answer, lines = _answered(given)
     exported = done_first(lambda: _exported(answer, given)) if given["export"] is not None and answer.plans else None
-    if as_json:
-        from autoconfig.render.training_json import search_json
-
-        print_json(search_json(answer))
-    else:
-        from autoconfig.render.first.search import show
-
-        show(console(), answer, _same_question("explain", answer.question))
+    _show_answer(answer, as_json=as_json)
     for line in lines:
         click.echo(line, err=True)
     if not answer.plans:
@@ -105,6 +94,26 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
     if exported is not None:
         _show_export(exported(), err=as_json)
         _show_chance(answer, given, err=as_json)
+
+
+def _profiled(ctx: click.Context, given: dict[str, Any], *, as_json: bool) -> None:
+    """Run the study that --profile asks for. Raises InputError for options of the answer alone."""
+    from autoconfig.cli.studies import run_profile, training
+
+    if named := [name for name in ("output", "report", "export", "format") if given[name] is not None]:
+        raise InputError(f"--{named[0]} is not for --profile: export what a study found with autoconfig export PLAN")
+    run_profile(ctx, given, training(given), as_json=as_json)
+
+
+def _show_answer(answer: SearchAnswer, *, as_json: bool) -> None:
+    if as_json:
+        from autoconfig.render.training_json import search_json
+
+        print_json(search_json(answer))
+    else:
+        from autoconfig.render.first.search import show
+
+        show(console(), answer, _same_question("explain", answer.question))
 
 
 def _answered(given: dict[str, Any]) -> tuple[SearchAnswer, list[str]]:

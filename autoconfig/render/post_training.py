@@ -36,25 +36,31 @@ def show_placements(console: Console, found: RlAnswer) -> None:
         f"{job.policy.name}, {job.algorithm.name} with {job.framework.name} on {found.gpus} {job.gpu.name}: "
         f"{job.samples:,} samples a step of {job.tokens:,.0f} tokens"
     )
-    if not found.ranked and found.deadline:
+    if found.ranked:
+        _show_ranked(console, found, found.ranked[0])
+    elif found.deadline:
         console.print(f"[bold]{escape(found.remedy[:1].upper() + found.remedy[1:])}[/bold]")
         if found.nearest:
             _show_placed(console, f"Nearest, {found.gpus:,} GPUs", [found.nearest], money=found)
-        show_assumptions(console, found.assumed)
-        return
-    if not found.ranked:
-        tried = {0: "There is no placement", 1: "The only placement does not fit"}.get(
-            found.considered, f"None of {found.considered:,} placements fits"
-        )
-        console.print(f"[bold]{tried}; {escape(found.remedy)}[/bold]")
-        if found.nearest:
-            _show_placed(console, "Nearest" if found.considered else "Nearest, with that change", [found.nearest], money=found)
-            if found.nearest.memory.reason:
-                console.print(f"It does not fit: {found.nearest.memory.reason}")
-            _show_notes(console, found.notes)
-        show_assumptions(console, found.assumed)
-        return
-    best = found.ranked[0]
+    else:
+        _show_nearest(console, found)
+    show_assumptions(console, found.assumed)
+
+
+def _show_nearest(console: Console, found: RlAnswer) -> None:
+    """That nothing fits, and what is nearest to it."""
+    tried = {0: "There is no placement", 1: "The only placement does not fit"}.get(
+        found.considered, f"None of {found.considered:,} placements fits"
+    )
+    console.print(f"[bold]{tried}; {escape(found.remedy)}[/bold]")
+    if found.nearest:
+        _show_placed(console, "Nearest" if found.considered else "Nearest, with that change", [found.nearest], money=found)
+        if found.nearest.memory.reason:
+            console.print(f"It does not fit: {found.nearest.memory.reason}")
+        _show_notes(console, found.notes)
+
+
+def _show_ranked(console: Console, found: RlAnswer, best: PricedPlacement) -> None:
     if found.deadline:
         console.print(f"[bold]{met_text(found)}[/bold]")
     if not found.fit_chance_met:
@@ -81,7 +87,6 @@ def show_placements(console: Console, found: RlAnswer) -> None:
     if found.one_more_node:
         helps = f"With one more node a step takes {found.one_more_node:,.1f} s."
         console.print(helps if round(found.one_more_node, 1) < round(best.seconds, 1) else "One more node does not help.")
-    show_assumptions(console, found.assumed)
 
 
 def _show_unknowns(console: Console, one: PricedPlacement, unknowns: Sequence[Unknown]) -> None:
@@ -166,6 +171,11 @@ def _balance(one: PricedPlacement) -> str:
     return f"; {one.starved} starved, waiting {one.idle_share:.0%} of the step; {stale}"
 
 
+def _unread(keys: Sequence[str], most: int) -> str:
+    more = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return f"{escape(', '.join(keys[:most]))}{more}"
+
+
 def show_check(console: Console, found: RlCheck) -> None:
     """START or NO, what cannot run, what fits, the better placement; of the rest as much as a first screen holds, or all of it
     where the console is verbose."""
@@ -187,9 +197,7 @@ def show_check(console: Console, found: RlCheck) -> None:
     elif not found.broken:
         shown.say(starts, "nothing of it can be priced")
     if found.unread:
-        named = found.unread if whole else found.unread[:SHOWN]
-        more = f" and {len(found.unread) - len(named)} more" if len(found.unread) > len(named) else ""
-        shown.print(f"Not read: {escape(', '.join(named))}{more}", spare=2)
+        shown.print(f"Not read: {_unread(found.unread, len(found.unread) if whole else SHOWN)}", spare=2)
     if priced is not None and found.job is not None:
         _show_run(shown, found, priced, found.job)
     shown.draw(lambda out: show_assumptions(out, run.notes))

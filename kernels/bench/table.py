@@ -228,9 +228,9 @@ def collective_tables(points: Points, link_bytes_per_s: float) -> tuple[dict[str
     """(the table's `collectives`, `constants.p2p`): every number of ranks at which all measured kinds have their sizes."""
     p2p = collective_terms(points, "p2p", 2)
     constants = p2p and {"alpha_s": rounded(p2p[0]), "link_share": rounded(p2p[1] / link_bytes_per_s), "sqrt_s": 0.0}
-    measured = [key for key in points if key[0] != "p2p"]
-    ranks = sorted({int(key[1]) for key in measured})
-    fits = {kind: [collective_terms(points, kind, n) for n in ranks] for kind in dict.fromkeys(str(key[0]) for key in measured)}
+    measured = [(str(key[0]), int(key[1])) for key in points if key[0] != "p2p"]
+    ranks = sorted({n for _, n in measured})
+    fits = {kind: [collective_terms(points, kind, n) for n in ranks] for kind in dict(measured)}
     fits = {kind: terms for kind, terms in fits.items() if any(terms)}
     whole = [place for place in range(len(ranks)) if all(terms[place] for terms in fits.values())] if fits else []
     if not whole:

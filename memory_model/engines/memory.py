@@ -236,9 +236,7 @@ def _sglang(start: EngineStart) -> EngineMemory:
     binds = "seqs" if concurrency >= held.running else "pool"
     if held.states and held.running < (start.max_num_seqs or held.running + 1) and binds == "seqs":
         binds = "states"
-    groups = [f"{held.tokens:,} tokens, full attention"] if held.tokens else []
-    groups += [f"{held.window_tokens:,} tokens, sliding window"] if held.window_tokens else []
-    groups += [f"{held.states:,} states"] if held.states else []
+    sizes = {"tokens, full attention": held.tokens, "tokens, sliding window": held.window_tokens, "states": held.states}
     return EngineMemory(
         engine="sglang",
         release=start.release,
@@ -248,7 +246,7 @@ def _sglang(start: EngineStart) -> EngineMemory:
         sequence_gib=each * length / GIB,
         blocks=held.tokens // held.page,
         block_size=held.page,
-        groups=tuple(groups),
+        groups=tuple(f"{size:,} {what}" for what, size in sizes.items() if size),
         kv_tokens=held.tokens * start.attention_ranks,
         max_concurrency=concurrency,
         max_model_len=length,

@@ -282,13 +282,9 @@ def nearest_release(backend: str, version: str) -> EngineSpec | None:
     `between`, by date; between runtimes, before the first and beyond the last the nearer one by date. Without a date of its
     own a version counts as the last release before it.
     """
-    trt = re.match(r"(trt|tensorrt)[-_ ]?llm", backend.strip().lower())
-    try:
-        engine = load_engine(backend)
-    except UnknownNameError:
-        if trt is None:
-            return None
-        engine = load_engine("tensorrt-llm")
+    engine = _of_backend(backend)
+    if engine is None:
+        return None
     wanted, generations = _release(version), _generations(engine.framework)
     if wanted is None or not generations or engine.submission:
         return engine
@@ -303,6 +299,14 @@ def nearest_release(backend: str, version: str) -> EngineSpec | None:
     if before.reserves_slots != after.reserves_slots:
         return before if at - first <= last - at else after
     return replace(after, between=(before.name, (last - at) / (last - first)))
+
+
+def _of_backend(backend: str) -> EngineSpec | None:
+    try:
+        return load_engine(backend)
+    except UnknownNameError:
+        trt = re.match(r"(trt|tensorrt)[-_ ]?llm", backend.strip().lower())
+        return load_engine("tensorrt-llm") if trt else None
 
 
 def _generations(framework: str) -> list[tuple[int, EngineSpec]]:

@@ -232,8 +232,7 @@ def price_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> li
     if "attention" in groups:
         result += _attention_operators(job, x, hidden, first("attention"))
     if model.is_hybrid:
-        for half in (kind for kind in ("mlp", "moe") if kind in model.kinds):
-            result += [replace(op, layer=half) for op in second_norm_and_residual(job, x, half)]
+        result += _norms_of_halves(job, x)
     for kind in (kind for kind in RECURRENT if kind in groups):
         result += recurrent_operators(job, x, kind, hidden, first(kind))
     if "mlp" in groups:
@@ -249,6 +248,11 @@ def price_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> li
         result += _passes_over_weights(job, name, group)
     result += head_operators(job, x, hidden) + embedding_operators(job, x, hidden)
     return result + (mtp_operators(job, x) if model.mtp_num_layers else [])
+
+
+def _norms_of_halves(job: TrainingJob, x: Shapes) -> list[Operator]:
+    halves = (kind for kind in ("mlp", "moe") if kind in job.model.kinds)
+    return [replace(op, layer=half) for half in halves for op in second_norm_and_residual(job, x, half)]
 
 
 def _passes_over_weights(job: TrainingJob, name: str, group: Sequence[GemmShape]) -> list[Operator]:

@@ -111,10 +111,7 @@ def added(call: ast.Call, fields: dict[str, str]) -> Seen | None:
     if getattr(call.func, "attr", "") != "add_argument" or not names or not names[0].startswith("-"):
         return None
     words = {word.arg: word.value for word in call.keywords if word.arg}
-    spread = next((word.value for word in call.keywords if word.arg is None), None)
-    values, type_ = "1", "str"
-    if isinstance(spread, ast.Subscript) and isinstance(spread.slice, ast.Constant):
-        values, type_ = kind(fields.get(str(spread.slice.value), "str"))
+    values, type_ = _of_spread(call, fields)
     action = ast.unparse(words["action"]) if "action" in words else ""
     if taken := next((takes for name, takes in ACTIONS.items() if name in action), ""):
         values, type_ = taken, "flag"
@@ -123,6 +120,14 @@ def added(call: ast.Call, fields: dict[str, str]) -> Seen | None:
     if isinstance(words.get("nargs"), ast.Constant):
         values = str(ast.literal_eval(words["nargs"]))
     return Seen(names=names, values=values, type=type_)
+
+
+def _of_spread(call: ast.Call, fields: dict[str, str]) -> tuple[str, str]:
+    """Values and type by the field whose keywords a call spreads."""
+    spread = next((word.value for word in call.keywords if word.arg is None), None)
+    if isinstance(spread, ast.Subscript) and isinstance(spread.slice, ast.Constant):
+        return kind(fields.get(str(spread.slice.value), "str"))
+    return "1", "str"
 
 
 def struct_flags(tree: ast.Module) -> Iterator[Seen]:

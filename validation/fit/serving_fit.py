@@ -164,6 +164,16 @@ def _parents_first() -> list[str]:
     return names
 
 
+def _eager_floor(problem: _Problem, usual: Vector) -> Vector:
+    """The floor of the least error, pulled towards the usual one: number by number along its grid."""
+    floor, pulls = usual, PULL / np.array(EAGER_SPREAD)
+    for _ in range(PASSES):
+        for axis, grid in enumerate(EAGER_GRIDS):
+            tried = [np.where(np.arange(len(EAGER_GRIDS)) == axis, x, floor) for x in grid]
+            floor = min(tried, key=lambda x: problem.solve(x)[1] + float(((pulls * (x - usual)) ** 2).sum()))
+    return floor
+
+
 def _fit_generation(
     name: str, samples: Sequence[Sample], first: Sequence[FirstToken], before: ServingCalibration
 ) -> ServingCalibration:
@@ -179,13 +189,7 @@ def _fit_generation(
     spread = [FACTOR_SPREAD[kind] for _, kind in pairs] + list(SPREAD)
     problem = _Problem(samples, age, pairs, np.array(start), PULL / np.array(spread))
     usual = np.array([parent.get(key, first) for key, first in zip(EAGER_NUMBERS, EAGER_START, strict=True)])
-    floor = usual
-    if any(s.floors.any() for s in samples):
-        pulls = PULL / np.array(EAGER_SPREAD)
-        for _ in range(PASSES):
-            for axis, grid in enumerate(EAGER_GRIDS):
-                tried = [np.where(np.arange(len(EAGER_GRIDS)) == axis, x, floor) for x in grid]
-                floor = min(tried, key=lambda x: problem.solve(x)[1] + float(((pulls * (x - usual)) ** 2).sum()))
+    floor = _eager_floor(problem, usual) if any(s.floors.any() for s in samples) else usual
     solution, _ = problem.solve(floor)
     numbers = dict(zip(ENGINE_NUMBERS, map(float, solution[len(pairs) :]), strict=True))
     numbers |= dict(zip(EAGER_NUMBERS, map(float, floor), strict=True))

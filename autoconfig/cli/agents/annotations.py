@@ -16,6 +16,7 @@ from autoconfig.render.check import no_verdict
 from autoconfig.render.screen import seconds_text
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.remarks import Effect
+from autoconfig.training.price import PlanReport
 
 _MESSAGE = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _PROPERTY = _MESSAGE | str.maketrans({":": "%3A", ",": "%2C"})
@@ -51,14 +52,16 @@ def of_check(file: Path, answer: CheckAnswer, most: float | None) -> Iterator[st
         text = f"Stage {worst.stage} needs {worst.peak_bytes / GIB:.1f} GiB, {beyond:.1f} more than there are."
         yield annotation("error", file, first, "does not fit", text)
     if answer.better is not None:
-        lines = [line for one in answer.changes if (line := line_of(source, one.flag)) is not None]
-        step = seconds_text(answer.better.step_seconds)
-        faster = f" {step} a step" + ("." if answer.speedup is None else f", {1 - 1 / answer.speedup:.0%} less.")
-        chance = f" Chance to fit {chance_text(answer.better.confidence.fit_probability)}."
-        level = "error" if slower(answer.speedup, most) else "notice"
-        yield annotation(
-            level, file, lines[0] if lines else None, "better plan", f"{_changes(answer.changes)}.{faster}{chance}"
-        )
+        yield _of_better(file, answer, answer.better, most)
+
+
+def _of_better(file: Path, answer: CheckAnswer, better: PlanReport, most: float | None) -> str:
+    lines = (line for one in answer.changes if (line := line_of(answer.source, one.flag)) is not None)
+    step = seconds_text(better.step_seconds)
+    faster = f" {step} a step" + ("." if answer.speedup is None else f", {1 - 1 / answer.speedup:.0%} less.")
+    chance = f" Chance to fit {chance_text(better.confidence.fit_probability)}."
+    level = "error" if slower(answer.speedup, most) else "notice"
+    return annotation(level, file, next(lines, None), "better plan", f"{_changes(answer.changes)}.{faster}{chance}")
 
 
 def of_start(file: Path, text: str, answer: StartAnswer, most: float | None) -> Iterator[str]:

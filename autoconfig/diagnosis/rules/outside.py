@@ -507,7 +507,7 @@ def growing(case: RunCase) -> Finding | None:
         return by_tokens
     words, remedy, certain = _words_of_growth(case, steps, growth)
     comparable = _tokens_alike(case) or case.ratio is not None
-    step, lost = case.step_seconds, steps.growth_s if steps.jump is None else steps.jump_s
+    lost, step_after = _lost(steps, case.step_seconds)
     return caused(
         case,
         "R11",
@@ -516,10 +516,17 @@ def growing(case: RunCase) -> Finding | None:
         evidence=_lines_of_growth(case, steps.jump),
         figures="" if comparable else "if its steps hold the same tokens from first to last",
         remedy=remedy,
-        seconds=lost if step else None,
-        step_after=min(step, steps.start_s) if step else None,
-        gain_seconds=lost if step else None,
+        seconds=lost,
+        step_after=step_after,
+        gain_seconds=lost,
     )
+
+
+def _lost(steps: StepStatistics, step: float | None) -> tuple[float | None, float | None]:
+    """Seconds of a step by which it grew, and the step without them."""
+    if not step:
+        return None, None
+    return steps.growth_s if steps.jump is None else steps.jump_s, min(step, steps.start_s)
 
 
 def _grows_by_tokens(case: RunCase, steps: StepStatistics, least: float) -> Cleared | Undecided | None:
