@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -119,7 +120,7 @@ def fit_one(
     width = width or (MOE_LOG_SD if key[2] == "moe" else PRIOR_LOG_SD)
     design = np.array([row.shares for row in rows])
     target = np.array([row.log_ratio for row in rows])
-    counts = {source: sum(row.source == source for row in rows) for source in {row.source for row in rows}}
+    counts = Counter(row.source for row in rows)
     weight = np.array([min(1.0, ROWS_PER_SOURCE / counts[row.source]) for row in rows])
     precision = np.diag([1.0 / width[name] ** 2 for name in NAMES])
     noise = NOISE_LOG_SD[key[2]]

@@ -192,8 +192,8 @@ def show_check(console: Console, found: RlCheck) -> None:
     priced = found.priced if found.job is not None else None
     starts = START if found.legal and found.fit_chance_met else NO
     if priced is not None:
-        why = priced.memory.reason
-        shown.say(starts if found.legal or not reasons else "", f"[bold]{found.headline}[/bold]{f': {why}' if why else ''}.")
+        why = f": {priced.memory.reason}" if priced.memory.reason else ""
+        shown.say(starts if found.legal or not reasons else "", f"[bold]{found.headline}[/bold]{why}.")
     elif not found.broken:
         shown.say(starts, "nothing of it can be priced")
     if found.unread:

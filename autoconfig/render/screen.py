@@ -148,9 +148,7 @@ def show_table(
     if title:
         console.print(escape(title), style="bold")
     texts = [[_text(cell, {}) for cell in row] for row in rows]
-    widths = {
-        name: max([cell_len(name), *(cell.cell_len for cell in cells)]) for name, *cells in zip(columns, *texts, strict=True)
-    }
+    widths = {name: _width(name, cells) for name, *cells in zip(columns, *texts, strict=True)}
     wide = sum(widths[name] + 2 for name in columns) > console.width
     under = [place for place, name in enumerate(columns) if name in below] if wide else []
     names, dropped = _columns_that_fit([name for name in columns if columns.index(name) not in under], widths, spare, console)
@@ -163,6 +161,10 @@ def show_table(
             console.print(" " * INDENT + escape(said))
     if dropped:
         console.print(f"Not on this screen: {', '.join(reversed(dropped))} (--json has all)", style="dim")
+
+
+def _width(name: str, cells: Iterable[Text]) -> int:
+    return max([cell_len(name), *(cell.cell_len for cell in cells)])
 
 
 def _line_of(row: Sequence[Text], aligned: Iterable[tuple[int, AlignMethod, int]]) -> Text:
