@@ -247,13 +247,8 @@ def _verdict(read: ReadStart, filled: Filled, memory: EngineMemory, gpus: int | 
     if read.missing:
         names = ", ".join(read.missing)
         return "uncertain", f"{names}, which the command names, is not here: settings in it may change everything"
-    have, seen, need = read.gpus, read.visible_gpus, filled.start.gpus
-    if gpus is not None and need > gpus:
-        return "no", f"the command asks for {need} GPUs (tp x pp x dp), and there are {gpus}"
-    if seen is not None and need > seen and not _over_nodes(read):
-        return "no", too_few_gpus(filled.start, seen)
-    if have is not None and need > have and not _over_nodes(read):
-        return "no", f"the command asks for {need} GPUs (tp x pp x dp), and the file gives the container {have}"
+    if too_few := _too_few(read, filled.start, gpus):
+        return "no", too_few
     flags = [text for text in read.unknown if text.startswith("-") or NO_SETTING in text or " is a setting of " in text]
     if flags and memory.starts != "no":
         return "no" if any(map(surely_refused, flags)) else "uncertain", f"{UNKNOWN} {'; '.join(flags)}"
@@ -261,6 +256,18 @@ def _verdict(read: ReadStart, filled: Filled, memory: EngineMemory, gpus: int | 
     if known == "uncertain" and memory.starts != "no":
         return known, why
     return memory.starts, memory.why
+
+
+def _too_few(read: ReadStart, start: EngineStart, gpus: int | None) -> str:
+    """Why the GPUs that are there, that the command sees or that its container has do not suffice; empty where they do."""
+    have, seen, need = read.gpus, read.visible_gpus, start.gpus
+    if gpus is not None and need > gpus:
+        return f"the command asks for {need} GPUs (tp x pp x dp), and there are {gpus}"
+    if seen is not None and need > seen and not _over_nodes(read):
+        return too_few_gpus(start, seen)
+    if have is not None and need > have and not _over_nodes(read):
+        return f"the command asks for {need} GPUs (tp x pp x dp), and the file gives the container {have}"
+    return ""
 
 
 UNKNOWN = "The engine refuses what it does not know:"

@@ -84,11 +84,16 @@ def _entrypoint(texts: Sequence[str]) -> tuple[str, int] | None:
     if not {text.rsplit("/", 1)[-1] for text in texts} & _CONTAINERS:
         return None
     if joined := " ".join(text for text in texts if text.startswith("--entrypoint")):
-        own = joined.partition("=")[2] or next((after for text, after in pairwise(texts) if text == "--entrypoint"), "")
-        engine, serve = own.rsplit("/", 1)[-1], texts.index("serve") if "serve" in texts else 0
-        return (engine, serve + 1) if serve and engine in ("vllm", "sglang") and image_of(texts[serve - 1]) else None
+        return _named_entrypoint(texts, joined)
     images = (at for at, text in enumerate(texts[:-1]) if at and (image_of(text) or ("",))[0] == "vllm")
     return next((("vllm", at + 1) for at in images if _is_argument(texts[at + 1])), None)
+
+
+def _named_entrypoint(texts: Sequence[str], joined: str) -> tuple[str, int] | None:
+    """`--entrypoint vllm IMAGE serve`; `joined`: the words that begin so, as one."""
+    own = joined.partition("=")[2] or next((after for text, after in pairwise(texts) if text == "--entrypoint"), "")
+    engine, serve = own.rsplit("/", 1)[-1], texts.index("serve") if "serve" in texts else 0
+    return (engine, serve + 1) if serve and engine in ("vllm", "sglang") and image_of(texts[serve - 1]) else None
 
 
 def _is_argument(text: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -168,18 +168,22 @@ def yaml_containers(text: str) -> list[Container]:
         str(name): str(body) for one in whole if one.get("kind") == "ConfigMap" for name, body in _map(one.get("data")).items()
     }
     for one in whole:
-        if "apiVersion" in one:
-            found += _kubernetes(one, files)
-        elif isinstance(one.get("services"), dict):
-            found += [_service(str(name), service) for name, service in one["services"].items() if isinstance(service, dict)]
-        else:
-            found += _of_host(one)
+        found += _of_document(one, files)
     started = [one for one in found if STARTED.search(one.text)]
     if started or not files:
         return started
     scripts = {name: body for name, body in files.items() if STARTED.search(body) and name.endswith(".sh")}
     first = found[0] if found else Container(name="", text="")
     return [replace(first, name=name, text=body, files=files) for name, body in scripts.items()]
+
+
+def _of_document(one: dict[Any, Any], files: Mapping[str, str]) -> Iterable[Container]:
+    """The containers of Kubernetes, of Compose, or of a host of GPUs."""
+    if "apiVersion" in one:
+        return _kubernetes(one, files)
+    if isinstance(one.get("services"), dict):
+        return [_service(str(name), service) for name, service in one["services"].items() if isinstance(service, dict)]
+    return _of_host(one)
 
 
 def _map(value: Any) -> dict[Any, Any]:
@@ -208,26 +212,26 @@ def _kubernetes(one: dict[Any, Any], files: Mapping[str, str]) -> Iterator[Conta
             str(value) for key, value in _map(pod.get("nodeSelector")).items() if any(word in str(key) for word in _SELECTORS)
         ]
         for container in _list(containers):
-            if not isinstance(container, dict):
-                continue
-            items = [
-                item for item in _list(container.get("env")) if isinstance(item, dict) and {"name", "value"} <= item.keys()
-            ]
-            env = {str(item["name"]): item["value"] for item in items}
-            limits = _map(_map(container.get("resources")).get("limits"))
-            count = next((str(value) for key, value in limits.items() if str(key).strip().endswith("/gpu")), "")
-            image = str(container.get("image", ""))
-            command = [_kubernetes_word(word) for word in _words(container.get("command"))]
-            args = [_kubernetes_word(word) for word in _words(container.get("args"))]
-            words = [*command, *args] if command else ["docker", "run", shlex.quote(image), *args]
-            yield Container(
-                name=str(container.get("name", "")),
-                text="\n".join([*_exports(env), " ".join(words), ""]),
-                image=image,
-                gpu=labels[0] if labels else "",
-                gpus=int(count) if count.isdigit() and int(count) else None,
-                files=files,
-            )
+            if isinstance(container, dict):
+                yield _of_pod(container, labels[0] if labels else "", files)
+
+
+def _of_pod(container: dict[Any, Any], gpu: str, files: Mapping[str, str]) -> Container:
+    items = [item for item in _list(container.get("env")) if isinstance(item, dict) and {"name", "value"} <= item.keys()]
+    limits = _map(_map(container.get("resources")).get("limits"))
+    count = next((str(value) for key, value in limits.items() if str(key).strip().endswith("/gpu")), "")
+    image = str(container.get("image", ""))
+    command = [_kubernetes_word(word) for word in _words(container.get("command"))]
+    args = [_kubernetes_word(word) for word in _words(container.get("args"))]
+    words = [*command, *args] if command else ["docker", "run", shlex.quote(image), *args]
+    return Container(
+        name=str(container.get("name", "")),
+        text="\n".join([*_exports({str(item["name"]): item["value"] for item in items}), " ".join(words), ""]),
+        image=image,
+        gpu=gpu,
+        gpus=int(count) if count.isdigit() and int(count) else None,
+        files=files,
+    )
 
 
 def _words(value: Any) -> list[Any]:

@@ -454,19 +454,24 @@ def _draft(take: _Taking, draft: str, flag: str) -> ModelSpec | None:
         return None
 
 
+def _experts_of_sglang(take: _Taking, model: ModelSpec, tp: int) -> int | None:
+    deepep = take.yes("enable-deepep-moe") or take.text("moe-a2a-backend") not in ("", "none")
+    ep = tp if model.is_moe and (deepep or take.yes("enable-ep-moe")) else take.count("ep-size")
+    return ep if model.is_moe else 1
+
+
 def _sglang(take: _Taking, model: ModelSpec) -> dict[str, Any]:
     tp = take.count("tp-size") or 1
     own = take.count("attn-dp-size")
     shared = take.yes("enable-dp-attention") or bool(own and own > 1)
-    deepep = take.yes("enable-deepep-moe") or take.text("moe-a2a-backend") not in ("", "none")
-    ep = tp if model.is_moe and (deepep or take.yes("enable-ep-moe")) else take.count("ep-size")
+    ep = _experts_of_sglang(take, model, tp)
     sizes = take.listed("cuda-graph-bs") or take.listed("cuda-graph-bs-decode")
     chunk = take.count("chunked-prefill-size", least=-1)
     if chunk is not None and chunk < 1:
         chunk = take.count("max-prefill-tokens") or WHOLE_PROMPT
     return take.plain() | {
         "tp": tp,
-        "ep": ep if model.is_moe else 1,
+        "ep": ep,
         "attention_dp": shared,
         "max_num_batched_tokens": chunk,
         "eager": take.yes("disable-cuda-graph") or take.yes("disable-decode-cuda-graph") or None,

@@ -240,6 +240,12 @@ def _is_flag(text: str) -> bool:
     return text.startswith("-") and text != "-" and not _NUMBER.match(text)
 
 
+def _until_flag(words: Sequence[FlagWord]) -> int:
+    """How many words stand in front of the next flag."""
+    flags = (at for at, word in enumerate(words) if word.text.startswith("-") and not _NUMBER.match(word.text))
+    return next(flags, len(words))
+
+
 def _scalar(text: str) -> Any:
     """What vLLM makes of a value behind a dotted name."""
     low = text.lower()
@@ -283,13 +289,10 @@ class _Splitter:
     def _flag(self, name: str, given: list[FlagWord] | None, rest: Sequence[FlagWord]) -> int:
         """Take one flag; how many words behind it are its own."""
         flag = find(self.engine, name)
-        negated = flag is None and name.startswith("--no-") and find(self.engine, name.replace("--no-", "--", 1))
-        if negated and negated.values == "bool":
-            self._keep(negated, False, name)
+        behind = _until_flag(rest)
+        if flag is None and (switch := self._switched_off(name)) is not None:
+            self._keep(switch, False, name)
             return 0
-        behind = next(
-            (n for n, word in enumerate(rest) if word.text.startswith("-") and not _NUMBER.match(word.text)), len(rest)
-        )
         if flag is None:
             self.unknown.append(unknown_flag(self.engine, name))
             return min(behind, 1)
@@ -303,6 +306,11 @@ class _Splitter:
             raise InputError(f"{name}: a value is missing behind it")
         self._keep(flag, _typed(flag, taken) if taken else True, " ".join([name, *(word.text for word in taken)]), taken)
         return 0 if given is not None else len(taken)
+
+    def _switched_off(self, name: str) -> EngineFlag | None:
+        """The switch that `--no-NAME` turns off."""
+        flag = find(self.engine, name.replace("--no-", "--", 1)) if name.startswith("--no-") else None
+        return flag if flag is not None and flag.values == "bool" else None
 
     def _keep(self, flag: EngineFlag, value: Any, source: str, words: Sequence[FlagWord] = ()) -> None:
         before = self.said.get(flag.name)

@@ -143,14 +143,19 @@ def read_start(
             "`python -m sglang.launch_server`, `sglang serve` or `trtllm-serve MODEL` (docs/check.md)"
         )
     shown = [command.shown for _, command in commands]
-    if len(commands) > 1 and server is None:
-        listed = "; ".join(f"{number}: {one}" for number, one in enumerate(shown[:8], 1))
-        raise InputError(f"this file starts {len(commands)} servers ({listed}): say {option('server')} 1, or give one alone")
-    if server is not None and not 1 <= server <= len(commands):
-        raise InputError(f"{option('server')} {server}: the file starts {len(commands)}", field="server")
+    _require_one(shown, server)
     container, command = commands[(server or 1) - 1]
     others = tuple(one for number, one in enumerate(shown, 1) if number != (server or 1))
     return _read(text, container, command, release, beside, tuple(dict.fromkeys(notes)), others)
+
+
+def _require_one(shown: Sequence[str], server: int | None) -> None:
+    """Raises InputError where of several servers none, or one that is not there, is asked for."""
+    if len(shown) > 1 and server is None:
+        listed = "; ".join(f"{number}: {one}" for number, one in enumerate(shown[:8], 1))
+        raise InputError(f"this file starts {len(shown)} servers ({listed}): say {option('server')} 1, or give one alone")
+    if server is not None and not 1 <= server <= len(shown):
+        raise InputError(f"{option('server')} {server}: the file starts {len(shown)}", field="server")
 
 
 def _containers(text: str, given: Mapping[str, str]) -> list[Container]:

@@ -29,10 +29,7 @@ def refusal(start: EngineStart) -> str:
 def ways_out(start: EngineStart) -> Iterator[str]:
     """Flags with values, each of which alone makes a refused start one that starts: the nearest tensor-parallel sizes that are
     smaller and larger, and experts shared out whole."""
-    if _too_long(start):
-        shorter = start.replace(max_model_len=start.own_length)
-        flag = {"vllm": "--max-model-len", "sglang": "--context-length"}[start.engine]
-        yield from (f"{flag} {start.own_length}" for _ in filter(_starts, [shorter]))
+    yield from _shorter(start)
     if start.attention_dp or start.dp > 1:
         return
     shared = start.engine == "vllm" and start.ep > 1
@@ -42,6 +39,12 @@ def ways_out(start: EngineStart) -> Iterator[str]:
         yield from (f"{FLAGS[start.engine][-1]} {other.tp}" for other in itertools.islice(filter(_starts, tried), 1))
     if start.model.is_moe and start.ep == 1 and _starts(start.replace(ep=start.tp)):
         yield {"vllm": "--enable-expert-parallel", "sglang": f"--ep-size {start.tp}"}.get(start.engine, f"--ep_size {start.tp}")
+
+
+def _shorter(start: EngineStart) -> Iterator[str]:
+    if _too_long(start) and _starts(start.replace(max_model_len=start.own_length)):
+        flag = {"vllm": "--max-model-len", "sglang": "--context-length"}[start.engine]
+        yield f"{flag} {start.own_length}"
 
 
 def _starts(start: EngineStart) -> bool:
@@ -157,13 +160,7 @@ def _context_parallel(read: ReadStart, start: EngineStart) -> Iterator[Check]:
 def _asserted_by_vllm(read: ReadStart, start: EngineStart) -> Iterator[Check]:
     yield from _quantised_otherwise(read, start)
     yield from _context_parallel(read, start)
-    dtype, capability = str(read.value("dtype") or "auto"), start.gpu.compute_capability or 0.0
-    if dtype == "bfloat16" and start.gpu.vendor == "nvidia" and capability < 8.0:  # platforms/cuda.py, check_if_supports_dtype
-        why = "Bfloat16 is only supported on GPUs with compute capability of at least 8.0. "
-        yield why + f"Your {start.gpu.name} GPU has compute capability {capability:g}.", ("--dtype half",)
-    if dtype in ("half", "float16") and start.model.name.startswith(NO_FLOAT16):
-        why = "does not support float16. Reason: Numerical instability. Please use bfloat16 or float32 instead."
-        yield f"The model type {start.model.name.partition('-')[0]!r} {why}", ("--dtype bfloat16",)
+    yield from _dtype(read, start)
     yield from _scheduled_by_vllm(read, start)
     if read.value("enable-expert-parallel") is True and not start.model.is_moe:  # config/model.py
         yield "Number of experts in the model must be greater than 0 when expert parallelism is enabled.", ()
@@ -173,6 +170,16 @@ def _asserted_by_vllm(read: ReadStart, start: EngineStart) -> Iterator[Check]:
     if start.lora_slots and start.lora_rank not in (None, *LORA_RANKS):
         more = next((rank for rank in LORA_RANKS if rank > (start.lora_rank or 0)), LORA_RANKS[-1])
         yield f"max_lora_rank ({start.lora_rank}) must be one of {LORA_RANKS}.", (f"--max-lora-rank {more}",)
+
+
+def _dtype(read: ReadStart, start: EngineStart) -> Iterator[Check]:
+    dtype, capability = str(read.value("dtype") or "auto"), start.gpu.compute_capability or 0.0
+    if dtype == "bfloat16" and start.gpu.vendor == "nvidia" and capability < 8.0:  # platforms/cuda.py, check_if_supports_dtype
+        why = "Bfloat16 is only supported on GPUs with compute capability of at least 8.0. "
+        yield why + f"Your {start.gpu.name} GPU has compute capability {capability:g}.", ("--dtype half",)
+    if dtype in ("half", "float16") and start.model.name.startswith(NO_FLOAT16):
+        why = "does not support float16. Reason: Numerical instability. Please use bfloat16 or float32 instead."
+        yield f"The model type {start.model.name.partition('-')[0]!r} {why}", ("--dtype bfloat16",)
 
 
 def _scheduled_by_vllm(read: ReadStart, start: EngineStart) -> Iterator[Check]:

@@ -51,12 +51,8 @@ def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
     if source.kind == "torchtitan" and "local_batch_size" in source.text and "global_batch_size" not in source.text:
         batch = (str(scenario.workload.global_batch_size),)  # else it would follow from what is changed
         changes = (*changes, FlagChange(flag="training.global_batch_size", old=None, new=batch))
-    if source.kind == "megatron-log":
-        raise refusal("it is the log of a run that was; the changes belong into its launch script", changes)
-    if any(change.flag.startswith("ZeRO stage") for change in changes):
-        raise refusal("the stage of ZeRO stands in the DeepSpeed file that it names", changes)
-    if any(change.flag.startswith(LAUNCH) for change in changes):
-        raise refusal(f"the sharding stands in {LAUNCH}; `{_written_anew(scenario)}` writes both files", changes)
+    if elsewhere := _elsewhere(source, scenario, changes):
+        raise refusal(elsewhere, changes)
     try:
         text = changed(source.text, [_in_its_words(change, source.kind) for change in changes])
     except (InputError, yaml.YAMLError, ValueError) as error:
@@ -70,6 +66,18 @@ def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
     if reason := _other(again, plan, scenario):
         raise refusal(reason, changes)
     return text
+
+
+def _elsewhere(source: CheckInput, scenario: Scenario, changes: Iterable[FlagChange]) -> str:
+    """Where the changes belong, if that is not the file; else empty."""
+    flags = [change.flag for change in changes]
+    if source.kind == "megatron-log":
+        return "it is the log of a run that was; the changes belong into its launch script"
+    if any(flag.startswith("ZeRO stage") for flag in flags):
+        return "the stage of ZeRO stands in the DeepSpeed file that it names"
+    if any(flag.startswith(LAUNCH) for flag in flags):
+        return f"the sharding stands in {LAUNCH}; `{_written_anew(scenario)}` writes both files"
+    return ""
 
 
 def line_of(source: CheckInput, flag: str) -> int | None:

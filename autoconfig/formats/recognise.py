@@ -113,7 +113,7 @@ def recognise(text: str) -> tuple[str, Any]:
     first = next((line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")), "")
     if first.startswith("{") and (re.match(r"\{\s*[\"'}]", first) or _KEY.search(text)):
         return _of_json(text)
-    if text.lstrip().startswith("[") and re.match(r"\[\s*[\"\]]", text.lstrip()):
+    if re.match(r"\[\s*[\"\]]", text.lstrip()):
         return "arguments", None
     if (printed := megatron_log.in_log(text)) is not None:
         return megatron_log.FORMAT, printed
@@ -141,6 +141,11 @@ def _of_script(text: str) -> str:
         raise UnsupportedError(f"this is post-training ({program[1] or program[2]}): {_RL}")
     if SWIFT.search(text):
         return "ms-swift"
+    return _of_trainer(text) or ("bridge" if _RECIPE.search(text) and "pretrain_gpt" not in text else "script")
+
+
+def _of_trainer(text: str) -> str:
+    """The format of a script that starts LLaMA-Factory or TRL; empty for any other. Raises UnsupportedError."""
     program, factorys = FACTORY.search(text), _FACTORYS.search(text)
     if program and (factorys or not program[0].endswith(".py")):
         return "llama-factory"
@@ -149,7 +154,7 @@ def _of_script(text: str) -> str:
         raise UnsupportedError(not_supervised(f"trl {program[1]}", program[1]))
     if program or (_PROGRAM.search(text) and _MODEL.search(text) and _TRAINERS.search(text)):
         return "llama-factory" if factorys else "trl"
-    return "bridge" if _RECIPE.search(text) and "pretrain_gpt" not in text else "script"
+    return ""
 
 
 def _of_json(text: str) -> tuple[str, Any]:

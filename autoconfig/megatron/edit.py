@@ -168,6 +168,10 @@ def change_text(change: FlagChange) -> str:
     return f"{change.flag} {old} -> {new}"
 
 
+def _outside(line: str, spans: Sequence[tuple[int, int]]) -> str:
+    return "".join(sign for at, sign in enumerate(line) if not any(start <= at < end for start, end in spans))
+
+
 def _merged(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     joined: list[tuple[int, int]] = []
     for start, end in sorted(spans):
@@ -279,7 +283,7 @@ class _Editor:
         for first, spans in lines.items():
             line = self._line_end(first)
             after = first + len(line)
-            left = "".join(c for at, c in enumerate(line, first) if not any(start <= at < end for start, end in spans)).strip()
+            left = _outside(line, [(start - first, end - first) for start, end in spans]).strip()
             continued = text[: max(0, first - 1)].rstrip("\r").endswith("\\")
             empty = left == "\\" or (not continued and (not left or left.startswith("#")))
             if empty and after < len(text) and not any(first <= place <= after for place in touched):

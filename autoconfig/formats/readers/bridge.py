@@ -357,14 +357,7 @@ def _switches(section: Section, known: dict[str, str]) -> list[Value]:
     """Sequence parallelism, recomputation, stages, precision, optimizer."""
     texts: list[str] = []
     texts += ["--sequence-parallel"] * section.flag(*_paths("sequence_parallel"), default=known.get("sp") == "True")
-    for key, flag, column in VALUED:
-        value = section.word(*_paths(key)) or ("null" if section.has(*_paths(key)) else known.get(column)) or "null"
-        texts += [flag, value] if value not in ("null", "") else []
-    modules = section.get(*_paths("recompute_modules"))
-    if modules or (known.get("rmodules") and "--recompute-granularity" in texts):
-        listed = isinstance(modules, list)
-        named = modules if listed else str(modules or known["rmodules"]).strip("[]").replace(",", " ").split()
-        texts += ["--recompute-modules", *map(str, named)]
+    texts += _with_values(section, known)
     texts += _precision(section.word("mixed_precision", "trainer.plugins.precision") or known.get("precision") or "bf16")
     texts += ["--use-distributed-optimizer"] * section.flag(*_paths("use_distributed_optimizer"), default=True)
     texts += ["--overlap-grad-reduce"] * section.flag(*_paths("overlap_grad_reduce"), default=True)
@@ -380,6 +373,20 @@ def _switches(section: Section, known: dict[str, str]) -> list[Value]:
     texts += ["--optimizer-cpu-offload"] * section.flag(*_paths("optimizer_cpu_offload"))
     texts += ["--grad-reduce-in-bf16"] * (not section.flag("ddp.grad_reduce_in_fp32", default=True))
     return [word(text) for text in texts]
+
+
+def _with_values(section: Section, known: dict[str, str]) -> list[str]:
+    """Arguments of recomputation, of uneven stages and of what is offloaded."""
+    texts: list[str] = []
+    for key, flag, column in VALUED:
+        value = section.word(*_paths(key)) or ("null" if section.has(*_paths(key)) else known.get(column)) or "null"
+        texts += [flag, value] if value not in ("null", "") else []
+    modules = section.get(*_paths("recompute_modules"))
+    if modules or (known.get("rmodules") and "--recompute-granularity" in texts):
+        listed = isinstance(modules, list)
+        named = modules if listed else str(modules or known["rmodules"]).strip("[]").replace(",", " ").split()
+        texts += ["--recompute-modules", *map(str, named)]
+    return texts
 
 
 def _precision(name: str) -> list[str]:

@@ -62,7 +62,7 @@ def words_of(section: Section, skip: Iterable[str] = ()) -> list[Value]:
         if isinstance(value, str) and "$" in value:
             with suppress(InputError):  # named where its value is asked for
                 value = section.get(path)
-        if value is None or value == {} or (isinstance(value, str) and value in ("None", "null", "")):
+        if value in (None, {}, "None", "null", ""):
             continue
         argument = known_arguments().get(name)
         if isinstance(value, bool):

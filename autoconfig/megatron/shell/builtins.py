@@ -56,12 +56,17 @@ def assign(variables: Variables, token: Word | Assignment, line: int) -> bool:
     elif name not in variables.fixed:
         value = value_of(token.value, variables)
         if token.append:
-            value = (*(held if isinstance(held, tuple) else held[0] if held else ()), *value)
+            value = (*_text(held), *value)
         elif len(value) == 1 and value[0].unknown.endswith(NEVER_RUN):
             value = (replace(value[0], unknown=f"{value[0].unknown}: say --set {name}=VALUE"),)
         spend(len(value) + 1)
         variables.set(name, tuple(piece for piece in value if piece.text))
     return True
+
+
+def _text(held: Held) -> Value:
+    """What a variable holds, as a text: of an array the first element."""
+    return held if isinstance(held, tuple) else held[0] if held else ()
 
 
 def _elements(held: Held) -> list[Value]:
@@ -91,7 +96,7 @@ def declare(
     """`export`, `readonly`, and `local` and the like, whose names are the function's alone; False for a second name of a
     variable (`declare -n`), which is not followed: it may set any."""
     kind = text_of(fields[0])
-    letters = "" if kind in ("export", "readonly") else _letters(fields)
+    letters = _letters(kind, fields)
     named = {name: value for value in fields[1:] if is_name(name := text_of(value).partition("=")[0])}
     names = [*(token.name for token in words if isinstance(token, Assignment)), *named]
     spend(4 * len(fields))
@@ -109,8 +114,10 @@ def declare(
     return "n" not in letters
 
 
-def _letters(fields: Sequence[Value]) -> str:
-    """The options of a command: `gA` of `declare -g -A NAME`."""
+def _letters(kind: str, fields: Sequence[Value]) -> str:
+    """The options of a command: `gA` of `declare -g -A NAME`; those of `export` and `readonly` do not count."""
+    if kind in ("export", "readonly"):
+        return ""
     return "".join(text[1:] for text in map(text_of, fields[1:]) if text[:1] == "-")
 
 

@@ -70,14 +70,19 @@ def _replaced(text: str, signs: Sequence[Sign]) -> str | None:
     """The first place of a plain text; all of them behind //; something in front of all behind /#, at the end behind /%."""
     kind = signs[0][0] if signs and signs[0][0] in "/#%" and signs[0][1] == "bare" else ""
     signs = signs[len(kind) :]
-    end = next((at for at, sign in enumerate(signs) if sign == ("/", "bare")), len(signs))
-    old, new = ("".join(sign for sign, _ in some) for some in (signs[:end], signs[end + 1 :]))
+    old, new = _sides(signs)
     odd = any(sign in "*?[]()\\&#%" and origin != "quoted" for sign, origin in signs)
     if odd or "\\" in new or not text or (old and kind in ("#", "%")):
         return None  # & is what was found, from bash 5.2 on
     if not old:
         return {"#": new + text, "%": text + new}.get(kind)
     return text.replace(old, new, -1 if kind == "/" else 1)
+
+
+def _sides(signs: Sequence[Sign]) -> tuple[str, str]:
+    """What is looked for, and behind a bare / what takes its place."""
+    end = next((at for at, sign in enumerate(signs) if sign == ("/", "bare")), len(signs))
+    return "".join(sign for sign, _ in signs[:end]), "".join(sign for sign, _ in signs[end + 1 :])
 
 
 def _compiled(text: str, signs: Sequence[Sign]) -> re.Pattern[str] | None:

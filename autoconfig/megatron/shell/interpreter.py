@@ -452,8 +452,9 @@ class Reader:
         if simple.output is not None:
             names.append(text_of(value_of(simple.output[0], self.variables)))
             appends = appends or simple.output[1]
-        text = stdin if tee else shows[0] if shows is not None else None
-        if names and text is not None and (tee or (words[0] in ("cat", "echo", "printf") and not first_reason(fields))):
+        plain = words[0] in ("cat", "echo", "printf") and not first_reason(fields)
+        text = stdin if tee else shows[0] if shows is not None and plain else None
+        if names and text is not None:
             self._keep(names, text, appends=appends)
 
     def _keep(self, names: Sequence[str], text: Value, *, appends: bool) -> None:

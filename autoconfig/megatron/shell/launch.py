@@ -82,9 +82,7 @@ def launch_of(fields: Sequence[Value], line: int, wanted: Program) -> Launch | N
     program, module = _program(texts), _module(texts)
     if program is None or (module is not None and module < program):  # behind a module, a .py file is a value of its options
         return _of_module(fields, texts, line, wanted, module)
-    behind = list(fields[program + 1 :])
-    if any(text.rsplit("/", 1)[-1] == "xargs" for text in texts[:program]):
-        behind.append(unknown("$(xargs)", f"xargs in line {line} adds words that are not read"))
+    behind = _behind(fields, program, line)
     names = [argument_name(text_of(value)) for value in behind]
     decisive = bool(wanted.decisive & set(names))
     hidden = any(piece.unknown and not piece.unset for value in behind for piece in value)  # it may hold the others
@@ -99,6 +97,14 @@ def launch_of(fields: Sequence[Value], line: int, wanted: Program) -> Launch | N
         is_decisive=decisive,
         refused=refused,
     )
+
+
+def _behind(fields: Sequence[Value], program: int, line: int) -> list[Value]:
+    """The words behind a program, and what xargs adds to them."""
+    words = list(fields[program + 1 :])
+    if any(text_of(value).rsplit("/", 1)[-1] == "xargs" for value in fields[:program]):
+        words.append(unknown("$(xargs)", f"xargs in line {line} adds words that are not read"))
+    return words
 
 
 def _program(texts: Sequence[str]) -> int | None:

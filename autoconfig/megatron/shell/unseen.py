@@ -78,18 +78,21 @@ def may_differ(variables: Variables, text: str, *, functions: bool) -> list[str]
     for one in variables.sourced:
         spend(len(text) / 8 + 2 * len(one.before))
         behind = text if functions else "\n".join(text.split("\n")[one.line :])
-        used = set(re.findall(r"\$\{?#?([A-Za-z_]\w*)", behind))
-        same = [name for name, value in one.before.items() if name in used and _same(variables.values.get(name), value)]
-        names = [name for name in same if name not in variables.fixed and not _is_path(one.before[name])]
-        names += [name for name in variables.asked[one.asked :] if name not in variables.fixed]
-        names = list(dict.fromkeys(name for name in names if is_name(name)))
-        if names:
+        if names := _may_set(one, variables, behind):
             more = f" and {len(names) - MAX_NAMED} others" if len(names) > MAX_NAMED else ""
             remarks.append(
                 f"line {one.line}: {', '.join(f'${name}' for name in names[:MAX_NAMED])}{more} may be set by {one.name}, and "
                 "hold anything then: read as the script alone has it (--set NAME=VALUE)"
             )
     return remarks
+
+
+def _may_set(one: Sourced, variables: Variables, behind: str) -> list[str]:
+    """The variables that a sourced file may set and that the text behind it reads."""
+    used = set(re.findall(r"\$\{?#?([A-Za-z_]\w*)", behind))
+    same = [name for name, value in one.before.items() if name in used and _same(variables.values.get(name), value)]
+    names = [name for name in same if not _is_path(one.before[name])] + list(variables.asked[one.asked :])
+    return list(dict.fromkeys(name for name in names if name not in variables.fixed and is_name(name)))
 
 
 def _same(now: Held | None, before: Held) -> bool:

@@ -152,12 +152,15 @@ class _Fields:
             elif signs != " \t\n":
                 self.rows[-1].append(piece)
             else:
-                for match in re.finditer(r"[ \t\n]+|[^ \t\n]+", piece.text):
-                    spend(2)
-                    if match[0].isspace():
-                        self.begin()
-                    else:
-                        self.rows[-1].append(Piece(text=match[0], origin=piece.origin[slice(*match.span())]))
+                self._split_plain(piece)
+
+    def _split_plain(self, piece: Piece) -> None:
+        for match in re.finditer(r"[ \t\n]+|[^ \t\n]+", piece.text):
+            spend(2)
+            if match[0].isspace():
+                self.begin()
+            else:
+                self.rows[-1].append(Piece(text=match[0], origin=piece.origin[slice(*match.span())]))
 
     def add_elements(self, elements: Sequence[Value], signs: str, *, quoted: bool) -> None:
         """Append the elements of an array, each as a word of its own, or as several where it is not quoted."""
@@ -179,7 +182,7 @@ def fields_of(word: Word, variables: Variables) -> list[Value]:
     """The words that one word becomes: unquoted variables are split at blanks, "${ARRAY[@]}" gives its elements."""
     fields = _Fields()
     spend(2 + 3 * len(word.parts))
-    arrays = [_is_array(part, variables) and not (part.quoted and _is_joined(part)) for part in word.parts]
+    arrays = [_gives_elements(part, variables) for part in word.parts]
     for part, is_array in zip(word.parts, arrays, strict=True):
         if is_array:
             fields.add_elements(_elements(part, variables), variables.signs_between(), quoted=part.quoted)
@@ -194,6 +197,11 @@ def fields_of(word: Word, variables: Variables) -> list[Value]:
         single = part.kind == "arithmetic" or part.text in _SPECIAL or _OF_THE_MACHINE.fullmatch(part.text)
         fields.split(pieces if single else loose(pieces), variables.signs_between())
     return fields.words()
+
+
+def _gives_elements(part: Part, variables: Variables) -> bool:
+    """Whether a part is an array whose elements are words of their own."""
+    return _is_array(part, variables) and not (part.quoted and _is_joined(part))
 
 
 def listed_values(word: Word, variables: Variables) -> list[Value]:
