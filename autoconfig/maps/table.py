@@ -29,7 +29,7 @@ The engine knows no framework: who reads another kind of file writes a table, an
     keys = ["zero.overlap"]
     constant = true                    # written as it stands
 
-    [[refused]]                        # UnsupportedError; errors = true: InputError
+    [[refused]]                        # UnsupportedError; error = true: InputError
     keys = ["zero.mics"]
     usual = ["-1"]                     # values beside NOTHING that change nothing; or only = [...]: the ones that do
     says = "{key} {value}: ..."
@@ -84,6 +84,8 @@ class FieldRow:
     def __post_init__(self) -> None:
         if self.type not in TYPES or self.write not in WAYS:
             raise ValueError(f"{self.name}: type {self.type!r}, write {self.write!r}: use one of {TYPES}, {WAYS}")
+        if "*" in self.values:
+            raise ValueError(f"{self.name}: a value for every word makes certain what is not understood: name the words")
 
     def fields_of(self, word: str) -> dict[str, Any] | None:
         """The fields that a word says; None where the table does not hold it."""
@@ -180,11 +182,13 @@ def switches_on(value: object) -> bool:
 
 
 def map_of(table: Mapping[str, Any]) -> Map:
-    """The map of a table. Raises ValueError for keys that no map has."""
+    """The map of a table. Raises ValueError for keys that no map has, and for one that takes any key or word for known."""
     more = dict(table)
     entries = [FieldRow(name=name, **_tuples(FieldRow, row)) for name, row in more.pop("fields", {}).items()]
     rules = {name: tuple(_rule(row) for row in more.pop(name, ())) for name in ("refused", "not_modelled")}
     harmless = tuple(more.pop("harmless", ()))
+    if "*" in harmless:
+        raise ValueError("harmless: every key is none; a key that no table names is unknown")
     return Map(source=more.pop("source"), entries=tuple(entries), harmless=harmless, more=more, **rules)
 
 

@@ -45,6 +45,31 @@ def test_public_files_are_read(file, given, gpus, plan, batch, seq, precision, b
     assert plan_violations(scenario, found.plan, found.split) == []
 
 
+SLIPS = [
+    ("torchtitan_2025_llama3_70b.toml", "training.mixed_precision_param", "bananas", "use one of float32, bfloat16"),
+    ("torchtitan_2025_llama3_70b.toml", "training.mixed_precision_reduce", "float16", "use one of bfloat16, float32"),
+    ("nanotron_2025_llama3.2_3b.yaml", "parallelism.tp_mode", "SCATTER", "use one of REDUCE_SCATTER, ALL_REDUCE"),
+    ("deepspeed_2026_z3_bf16.json", "zero_optimization.offload_optimizer.device", "gpu0", "use one of cpu, nvme, none"),
+    ("nanotron_2025_llama3.2_3b.yaml", "parallelism.expert_paralel_size", "4", ""),
+    ("nanotron_2025_llama3.2_3b.yaml", "parallelism.recompute_layers", "true", ""),
+    ("deepspeed_2026_z3_bf16.json", "zero_optimization.offlod_optimizer.device", "cpu", ""),
+    ("accelerate_2025_nd.yaml", "fsdp_config.fsdp_ofload_params", "true", ""),
+]
+"""File, key, value, what the refusal says; empty: a key that no release has, which is named as unknown."""
+
+
+@pytest.mark.parametrize(("file", "key", "value", "says"), SLIPS)
+def test_a_slip_is_refused_or_named(file, key, value, says):
+    settings = next(({**given} for name, given, *_ in PUBLIC if name == file), {})
+    more = {**settings.pop("settings", {}), key: value}
+    if says:
+        with pytest.raises(InputError, match=re.escape(says)):
+            read(file, **settings, settings=more)
+    else:
+        unknown = read(file, **settings, settings=more).unknown
+        assert any(key in str(one) for one in unknown), unknown
+
+
 def test_forced_balance_of_a_recipe_is_priced() -> None:
     """`moe_router_force_load_balancing`: no rank of experts has more rows than another."""
     text = (FILES / "megatron_2026_qwen3_30b_a3b.yaml").read_text()

@@ -40,7 +40,7 @@ write = "always"
 
 [fields.offload]
 keys = ["zero.device"]
-values = { cpu = 1.0, "*" = 0.0 }
+values = { cpu = 1.0, none = 0.0 }
 default = "none"
 when = { stage = [2, 3] }
 write = "always"
@@ -124,3 +124,13 @@ def test_a_slip_in_a_table_is_an_error(table):
 @pytest.mark.parametrize("file", sorted(one.name for one in (resources.files("autoconfig") / "data" / "maps").iterdir()))
 def test_every_table_says_its_source(file):
     assert load_map(file.removesuffix(".toml")).source
+
+
+@pytest.mark.parametrize("table", [
+    {"harmless": ["*"]},
+    {"fields": {"precision": {"keys": ["dtype"], "values": {"float32": "fp32", "*": "bf16"}}}},
+])  # fmt: skip
+def test_a_table_is_closed(table):
+    """A star makes of what is not understood something certain."""
+    with pytest.raises(ValueError, match="every"):
+        map_of({"source": "the test", **table})
