@@ -1,12 +1,8 @@
 """The endpoints that answer at once: as the command line, deterministic, with clear refusals."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 
-import httpx
 import pytest
 from autoconfig.api.routes.answers import CHECK_EXAMPLE, DIAGNOSE_EXAMPLE, RUN_EXAMPLE
 from autoconfig.api.wire.bodies import DeploymentsBody
@@ -23,7 +19,6 @@ from autoconfig.planning.schemas import schema
 from autoconfig.render.html import media_type, page_text, served_names
 from autoconfig.training.answer import explain
 from autoconfig.training.question import Request
-from tests.api.conftest import ROOT, Running, environment
 
 pytestmark = [pytest.mark.service, pytest.mark.xdist_group("api")]
 QUESTION = {"model": "175b", "gpus": 64, "gpu": "h100-sxm-80gb", "fix": ["tp=8"], "top": 3}
@@ -329,65 +324,3 @@ def test_placements_are_those_of_the_command_line(http):
     assert Client(str(http.base_url)).post_training(**STEP)["placements"] == said["placements"] != []
     sizes = [http.post("/v1/post-training", json={**STEP, "host_memory": size}) for size in ("1TiB", 2**40, float(2**40))]
     assert sizes[0].status_code == 200 and len({one.content for one in sizes}) == 1
-
-
-FEW, MANY = 3, 500
-"""Examples per operation: some 40 requests in `make test`, above 5,000 in `make soak`."""
-
-
-@pytest.fixture(scope="module")
-def service(services) -> Running:
-    """One of its own: the examples leave measured runs, which change the answers."""
-    return services("--workers", "1", "--search-workers", "0", "--queued-searches", "10000")
-
-
-def schemathesis(service: Running, examples: int, seed: int, phases: str) -> subprocess.CompletedProcess[str]:
-    """All checks (tests/api/schemathesis.toml: 422 is how a question that follows the schema is refused)."""
-    command = [
-        *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(ROOT / "tests/api/schemathesis.toml")),
-        *("run", f"{service.url}/openapi.json", "--checks", "all"),
-        *("--max-examples", str(examples), "--seed", str(seed), "--generation-database", "none", "--no-color"),
-        *("--phases", phases, "--request-timeout", "60", "--max-response-time", "60"),
-    ]
-    return subprocess.run(command, cwd=ROOT, env=environment(), text=True, capture_output=True, timeout=3000, check=False)
-
-
-def test_the_document_is_openapi_with_resolvable_references(http: httpx.Client) -> None:
-    document = http.get("/openapi.json").json()
-    assert document["openapi"].startswith("3.1")
-    names = set(document["components"]["schemas"])
-    for one in document["components"]["schemas"].values():
-        Draft202012Validator.check_schema(one)
-    found = set()
-
-    def walk(value: object) -> None:
-        if isinstance(value, dict):
-            if isinstance(value.get("$ref"), str):
-                found.add(value["$ref"].removeprefix("#/components/schemas/"))
-            for item in value.values():
-                walk(item)
-        elif isinstance(value, list):
-            for item in value:
-                walk(item)
-
-    walk(document)
-    assert found <= names
-    for path, operations in document["paths"].items():
-        for operation in operations.values():
-            assert operation["operationId"] and {"200", "202", "204"} & set(operation["responses"]), path
-            if "requestBody" in operation:
-                content = operation["requestBody"]["content"]["application/json"]
-                assert http.post(path, json=content["example"]).status_code in (200, 202), path
-
-
-def test_schemathesis_finds_nothing(service: Running) -> None:
-    done = schemathesis(service, FEW, 1, "examples,fuzzing")
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-
-
-@pytest.mark.soak
-def test_schemathesis_finds_nothing_in_thousands_of_requests(services) -> None:
-    seed = int(os.environ.get("AUTOCONFIG_SOAK_SEED", "1"))
-    done = schemathesis(services("--workers", "2", "--queued-searches", "10000"), MANY, seed, "examples,coverage,fuzzing")
-    print(done.stdout[-3000:])
-    assert done.returncode == 0, done.stdout[-6000:]

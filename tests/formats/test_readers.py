@@ -54,6 +54,7 @@ SLIPS = [
     ("nanotron_2025_llama3.2_3b.yaml", "parallelism.recompute_layers", "true", ""),
     ("deepspeed_2026_z3_bf16.json", "zero_optimization.offlod_optimizer.device", "cpu", ""),
     ("accelerate_2025_nd.yaml", "fsdp_config.fsdp_ofload_params", "true", ""),
+    ("gpt_neox_2022_20b.yml", "chekpoint_activations", "false", ""),
 ]
 """File, key, value, what the refusal says; empty: a key that no release has, which is named as unknown."""
 

@@ -7,6 +7,7 @@ from typing import Any
 from autoconfig.formats.hooks.deepspeed import not_modelled, sharding_of
 from autoconfig.formats.record import Document, TrainerRun, needed, other_optimizer, record
 from autoconfig.formats.words import accumulation
+from autoconfig.maps.table import load_map
 from autoconfig.maps.tree import Section
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.megatron.read_vocabulary import tokenizer_entries
@@ -69,6 +70,7 @@ def read(document: Document) -> CheckInput:
         accumulation=section.count("gradient_accumulation_steps", "gas"), global_batch=section.count("train_batch_size"),
         seq_length=needed(section.count("seq_length"), section, "seq_length"),
         recompute=_recompute(section), numerics=_numerics(section), assumed=assumed, **sharding_of(section, stage, assumed),
+        table=load_map("gpt_neox").beside(load_map("deepspeed")),
     )  # fmt: skip
     run.not_modelled += not_modelled(section)
     if other := other_optimizer(section, "optimizer.type"):
