@@ -99,7 +99,8 @@ def _megatron(document: Document, section: Section, gpus: int | None, node: int 
     kind = _kind(section, "full")
     if kind not in ("full", "lora"):
         raise UnsupportedError(f"{section.place('tuner_type')} is {kind[:20]!r}: of Megatron-SWIFT full and lora are read")
-    model = model_named(document, section.word("model", "load", "mcore_model", "model_type"), [])
+    named = section.word("model", "load", "mcore_model", "model_type")  # NAME-mcore: a checkpoint that ms-swift converted
+    model = model_named(document, named and named.removesuffix("-mcore"), [])
     length = document.request.seq_length or section.count("max_length", "seq_length")
     if length is None:
         raise InputError("max_length is not in the file: say --seq-length N")
