@@ -34,7 +34,7 @@ def read_fields(table: Map, section: Section, known: Mapping[str, Any] | None = 
     early = [rule for rule in table.refused if not rule.when]
     _refuse_any(early, reading)
     for entry in table.entries:
-        if entry.constant is None and holds(entry.when, reading.fields):
+        if entry.constant is None and entry.write != "only" and holds(entry.when, reading.fields):
             _read_entry(entry, reading)
     _refuse_any([rule for rule in table.refused if rule.when], reading)
     reading.not_modelled += remarks_of(table, section, reading.fields)
@@ -50,11 +50,17 @@ def read_entry(entry: FieldRow, section: Section) -> Any:
 
 def remarks_of(table: Map, section: Section, fields: Mapping[str, Any] | None = None) -> list[Remark]:
     """What of a section matters and no formula reads."""
+    fields = fields or {}
     return [
-        Remark(rule.field or key, section.flat.get(key) if rule.shown else None, rule.why, rule.effect)
+        Remark(
+            rule.field or key,
+            section.flat.get(key) if rule.shown else None,
+            rule.why if key else rule.why.format_map(fields),
+            rule.effect,
+        )
         for rule in table.not_modelled
-        for key in rule.keys
-        if holds(rule.when, fields or {}) and is_said(section, key, rule)
+        for key in rule.keys or ("",)
+        if holds(rule.when, fields) and (not key or is_said(section, key, rule))
     ]
 
 
@@ -99,6 +105,8 @@ def _read_entry(entry: FieldRow, reading: Reading) -> None:
         value = _joined(entry, section) if entry.joined else _value(entry, section)
     if value is None and entry.needed:
         raise InputError(needed_text(entry))
+    if value is None and entry.same_as:
+        value = fields.get(entry.same_as)
     if value is None and entry.default is not None:
         value = entry.default
         if entry.assumed:

@@ -22,12 +22,19 @@ The engine knows no framework: who reads another kind of file writes a table, an
     free = true                        # a word that the table does not hold stands for itself
     when = { stage = [1, 2], pp = "> 1" }   # read and written only where earlier fields have these values
     assumed = "why, where nothing is said"
-    write = "always"                   # or "unusual": where it is not the default; without it a key is only read
+    same_as = "seq_length"             # the earlier field whose value it has where nothing is said
+    write = "always"                   # or "unusual": where it is not the default; "only": and never read; else only read
     otherwise = "never"                # the word that is written where no value holds
 
     [fields.overlap]
     keys = ["zero.overlap"]
     constant = true                    # written as it stands
+
+    [[section]]                        # more fields, in the order of the table: keys below one path, under one condition
+    at = "actor.megatron"
+    when = { back_end = "megatron" }
+    [section.fields]
+    tp = { keys = ["tensor_model_parallel_size"], type = "count" }
 
     [[refused]]                        # UnsupportedError; error = true: InputError
     keys = ["zero.mics"]
@@ -37,15 +44,16 @@ The engine knows no framework: who reads another kind of file writes a table, an
     [[not_modelled]]                   # a remark
     keys = ["zero.zenflow"]
     effect = "time"                    # of autoconfig.specs.remarks.Effect
-    why = "weights are updated on the CPU: less time"
+    why = "weights are updated on the CPU: less time"   # of a rule without keys, which `when` decides, with {field}s in it
 
+A condition names fields of the map, or words that code says: `of_code = ["alone"]`; any other name is an error.
 Words are compared in small letters, and may hold `*` and `?` as in names of files.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -57,7 +65,7 @@ from autoconfig.specs.remarks import Effect
 NOTHING = ("none", "false", "no", "off", "0", "0.0", "", "[]", "{}")
 """Values of a key that switch nothing on."""
 TYPES = ("whole", "count", "number", "flag", "word", "list", "on")
-WAYS = ("", "always", "unusual")
+WAYS = ("", "always", "unusual", "only")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +84,7 @@ class FieldRow:
     open: tuple[str, ...] = ()
     when: Mapping[str, Any] = field(default_factory=dict)
     assumed: str = ""
+    same_as: str = ""
     write: str = ""
     free: bool = False
     otherwise: Any = None
@@ -105,9 +114,9 @@ class FieldRow:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyRule:
-    """Keys that are refused, or that matter and that no formula reads."""
+    """Keys that are refused, or that matter and that no formula reads; without keys, what fields say together."""
 
-    keys: tuple[str, ...]
+    keys: tuple[str, ...] = ()
     usual: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     when: Mapping[str, Any] = field(default_factory=dict)
@@ -182,14 +191,39 @@ def switches_on(value: object) -> bool:
 
 
 def map_of(table: Mapping[str, Any]) -> Map:
-    """The map of a table. Raises ValueError for keys that no map has, and for one that takes any key or word for known."""
+    """The map of a table. Raises ValueError for keys that no map has, for one that takes any key or word for known, and for a
+    condition on a field that nothing says."""
     more = dict(table)
-    entries = [FieldRow(name=name, **_tuples(FieldRow, row)) for name, row in more.pop("fields", {}).items()]
+    entries = _rows({"fields": more.pop("fields", {})})
+    entries += [row for section in more.pop("section", ()) for row in _rows(section)]
     rules = {name: tuple(_rule(row) for row in more.pop(name, ())) for name in ("refused", "not_modelled")}
     harmless = tuple(more.pop("harmless", ()))
     if "*" in harmless:
         raise ValueError("harmless: every key is none; a key that no table names is unknown")
+    _check_conditions(entries, (*rules["refused"], *rules["not_modelled"]), more.get("of_code", ()))
     return Map(source=more.pop("source"), entries=tuple(entries), harmless=harmless, more=more, **rules)
+
+
+def _rows(section: Mapping[str, Any]) -> list[FieldRow]:
+    """The entries of a section, below its path and under its condition."""
+    before, when = f"{section['at']}." if "at" in section else "", section.get("when", {})
+    rows = [FieldRow(name=name, **_tuples(FieldRow, row)) for name, row in section["fields"].items()]
+    return [replace(row, keys=tuple(before + key for key in row.keys), when={**when, **row.when}) for row in rows]
+
+
+def _check_conditions(entries: Iterable[FieldRow], rules: Iterable[KeyRule], of_code: Iterable[str]) -> None:
+    """Raises ValueError for a name in a condition that no entry says, of one that is read no earlier entry, and no code."""
+    names, later = set(of_code), [(", ".join(rule.keys) or rule.why, set(rule.when)) for rule in rules]
+    for entry in entries:
+        condition = set(entry.when) | ({entry.same_as} if entry.same_as else set())
+        if entry.constant is not None or entry.write == "only":
+            later.append((entry.name, condition))
+        elif odd := condition - names:
+            raise ValueError(f"{entry.name}: {', '.join(sorted(odd))} is said by no field before it")
+        names |= {entry.name, *(name for value in entry.values.values() if isinstance(value, dict) for name in value)}
+    for place, condition in later:
+        if odd := condition - names:
+            raise ValueError(f"{place}: {', '.join(sorted(odd))} is said by no field")
 
 
 @cache

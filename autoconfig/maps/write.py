@@ -43,7 +43,7 @@ def _written_entry(entry: FieldRow, fields: Mapping[str, Any]) -> Iterator[tuple
         return
     if entry.joined:
         yield from zip((key.split("|")[0] for key in entry.keys), _typed_words(entry, str(value)), strict=False)
-    elif entry.write == "always" or _typed(entry, value) != entry.default:
+    elif entry.write != "unusual" or _typed(entry, value) != entry.default:
         yield entry.keys[0], _typed(entry, value)
 
 

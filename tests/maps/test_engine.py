@@ -134,3 +134,56 @@ def test_a_table_is_closed(table):
     """A star makes of what is not understood something certain."""
     with pytest.raises(ValueError, match="every"):
         map_of({"source": "the test", **table})
+
+
+@pytest.mark.parametrize("table", [
+    {"fields": {"pp": {"keys": ["pp"], "when": {"back_nd": "megatron"}}}},
+    {"fields": {"late": {"keys": ["a"], "when": {"pp": 1}}, "pp": {"keys": ["pp"]}}},
+    {"not_modelled": [{"keys": ["a"], "when": {"stage": 3}}]},
+])  # fmt: skip
+def test_a_condition_on_what_nothing_says_is_an_error(table):
+    with pytest.raises(ValueError, match=r"(back_nd|pp|stage) is said by no field"):
+        map_of({"source": "the test", **table})
+    map_of({"source": "the test", "of_code": ["back_nd", "pp", "stage"], **table})
+
+
+SECTIONS = map_of(
+    tomllib.loads("""
+source = "the test"
+[fields.back_end]
+keys = ["strategy"]
+
+[[section]]
+at = "actor.megatron"
+when = { back_end = "megatron" }
+[section.fields]
+tp = { keys = ["tp_size"], type = "count", default = 1, write = "always" }
+sp = { keys = ["sequence_parallel"], type = "flag", write = "only" }
+
+[[section]]
+at = "actor.fsdp"
+when = { back_end = "fsdp" }
+[section.fields]
+tp = { keys = ["tensor_parallel"], type = "count", default = 1, write = "always" }
+batch = { keys = ["micro_batch"], type = "count", same_as = "tp" }
+
+[[not_modelled]]
+when = { back_end = "fsdp", tp = "> 1" }
+effect = "time"
+why = "tp {tp} of FSDP"
+""")
+)
+
+
+def test_sections_share_a_path_and_a_condition():
+    values = {
+        "strategy": "megatron",
+        "actor": {"megatron": {"tp_size": 4, "sequence_parallel": True}, "fsdp": {"tensor_parallel": 2}},
+    }
+    reading = read_fields(SECTIONS, Section(values, ""))
+    assert (reading.fields, reading.not_modelled) == ({"back_end": "megatron", "tp": 4}, [])
+    reading = read_fields(SECTIONS, Section({**values, "strategy": "fsdp"}, ""))
+    assert reading.fields == {"back_end": "fsdp", "tp": 2, "batch": 2}
+    assert [(one.why, one.effect) for one in reading.not_modelled] == [("tp 2 of FSDP", Effect.TIME)]
+    said = {"back_end": "megatron", "tp": 4, "sp": True}
+    assert written(SECTIONS, said) == {"actor": {"megatron": {"tp_size": 4, "sequence_parallel": True}}}

@@ -201,7 +201,6 @@ def fields_of_run(run: RlRun) -> dict[str, Any]:
     engine_nodes, engine_node_gpus = node_split(run.rollout_gpus, run.gpus_per_node) if alone else (None, None)
     return {
         **vars(run),
-        "written": True,
         "checkpointing": recompute != NONE,
         "granularity": None if recompute == NONE else recompute.granularity,
         "recompute_method": recompute.method,
