@@ -22,24 +22,8 @@ VERDICTS = (HEALTHY, SLOW, FAST, REPORT_WRONG, NO_PROMISE, NOT_ENOUGH)
 WORTH_NAMING = 0.05
 """Share of a step inside its band, or without an expected one, that a proven cause must take to be named."""
 ORDER = (
-    "R12",
-    "R18",
-    "R15",
-    "R09",
-    "R04",
-    "R02",
-    "R08",
-    "R17",
-    "R16",
-    "R13",
-    "R10",
-    "R11",
-    "R05",
-    "R06",
-    "R07",
-    "R03",
-    "R14",
-    "R01",
+    *("R12", "R18", "R15", "R09", "R04", "R02", "R08", "R17", "R16"),
+    *("R13", "R10", "R11", "R05", "R06", "R07", "R03", "R14", "R01"),
 )
 """Of causes that explain the same seconds with the same certainty: is it real, is it the plan, then what the step's length
 alone speaks for most (of 45 public cases R02 and R04 held 17, R08 2, R01 3)."""
@@ -132,14 +116,16 @@ def diagnose(
     """Return the diagnosis of one run: what it left behind beside what it should take; `before`: the same job's earlier log,
     which is then the expectation. `with_better` ranks other plans, which takes a second; `unread`: why a launch file says no
     plan. Raises InputError for a rate without a plan."""
-    earlier = None if before is None else case_of(before, expectation, GivenStep())
-    if before is not None and earlier is not None and earlier.measured is not None:
-        doubted = doubt_of(before, expectation, earlier.measured)
-        expectation = _as_earlier(earlier.measured, expectation if doubted is None else None)
+    given, earlier = given or GivenStep(), None
+    if before is not None:
+        earlier = case_of(before, expectation, GivenStep())
+        if earlier.measured is not None:
+            doubted = doubt_of(before, expectation, earlier.measured)
+            expectation = _as_earlier(earlier.measured, expectation if doubted is None else None)
     better = better_plan(expectation) if with_better and expectation is not None else None
-    case = replace(case_of(evidence, expectation, given or GivenStep(), earlier), better=better)
+    case = replace(case_of(evidence, expectation, given, earlier), better=better)
     doubt = doubt_of(evidence, expectation, case.measured)
-    judged = case if doubt is None else _without_plan(case, given or GivenStep())
+    judged = case if doubt is None else _without_plan(case, given)
     findings = {rule.id: rule.test(judged) for rule in RULES}
     causes = _named(judged, [one for one in findings.values() if isinstance(one, Cause)])
     verdict, why = _verdict(judged, causes)
@@ -205,15 +191,19 @@ def _named(case: RunCase, causes: Sequence[Cause]) -> list[Cause]:
     """Return the causes that may be named, most likely first; what the step's length alone speaks for only where no evidence
     explains most of what there is to explain."""
     named = [one for one in causes if _may_be_named(case, one)]
-    shown = [one for one in named if one.certainty != CONSISTENT]
-    explaining = [one for one in shown if one.seconds is None or one.seconds >= MOST_OF_IT * case.gap_seconds]
+    explaining = {one.rule for one in named if _explains_most(case, one)}
     if explaining:
-        named = shown
-    if not {one.rule for one in explaining} <= {*FIRST}:  # timers that show a cause make steps longer, and are not it
-        named = [one for one in named if one.rule != "R18"]
+        named = [one for one in named if one.certainty != CONSISTENT]
     certain = {one.rule for one in named if one.certainty == CERTAIN}
-    named = [one for one in named if not certain.intersection(FOLLOWS_FROM.get(one.rule, ()))]
-    return sorted(named, key=lambda one: _place(case, one))
+    left_out = {rule for rule, brought_by in FOLLOWS_FROM.items() if certain.intersection(brought_by)}
+    if not explaining <= {*FIRST}:  # timers that show a cause make steps longer, and are not it
+        left_out.add("R18")
+    return sorted((one for one in named if one.rule not in left_out), key=lambda one: _place(case, one))
+
+
+def _explains_most(case: RunCase, cause: Cause) -> bool:
+    """Return whether evidence of a cause explains most of what there is to explain."""
+    return cause.certainty != CONSISTENT and (cause.seconds is None or cause.seconds >= MOST_OF_IT * case.gap_seconds)
 
 
 def _may_be_named(case: RunCase, cause: Cause) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from autoconfig.diagnosis.budget import StepBudget
 from autoconfig.diagnosis.expectation import Better, Expectation, rules_data
 from autoconfig.diagnosis.measured import MeasuredStep
-from autoconfig.evidence.records import Evidence, Origin
+from autoconfig.evidence.records import Evidence, Origin, PhaseSeconds, StepStatistics
 from autoconfig.megatron.check import FlagChange
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -39,6 +40,26 @@ class RunCase:
         """What the plan was priced for, whether or not it is doubted; None without a plan."""
         e = self.expectation or self.doubted
         return e.scenario if e is not None else None
+
+    @property
+    def planned(self) -> tuple[Expectation, Scenario, TrainPlan] | None:
+        """The expectation and what it was priced for; None without a plan."""
+        e = self.expectation
+        return None if e is None or e.scenario is None or e.plan is None else (e, e.scenario, e.plan)
+
+    @property
+    def plan(self) -> TrainPlan | None:
+        """The plan that is expected."""
+        return self.expectation.plan if self.expectation is not None else None
+
+    @property
+    def statistics(self) -> StepStatistics | None:
+        """Of the measured steps; None where the step was given, or stands in one line."""
+        return self.measured.statistics if self.measured is not None else None
+
+    def expected(self, phase: str) -> float:
+        """Expected seconds of a phase; 0 without a plan."""
+        return self.expectation.phases.get(phase, 0.0) if self.expectation is not None else 0.0
 
     @property
     def step_seconds(self) -> float | None:
@@ -108,13 +129,16 @@ def caused(
     evidence: Sequence[Origin] = (),
     figures: str = "",
     remedy: str = "",
-    seconds: float | None = None,
+    seconds: float | Literal["all"] | None = "all",
     step_after: float | None = None,
     gain_seconds: float | None = None,
     cured: tuple[TrainPlan, Scenario] | None = None,
 ) -> Cause:
-    """A cause; `cured`: plan and scenario of the cure, for the words of the launch file. The step without the cause is the
-    measured one less the seconds that it explains, where the planner has no price."""
+    """A cause; `seconds`: what it explains of the step, all that there is to explain or nobody knows what (None); `cured`: plan
+    and scenario of the cure, for the words of the launch file. The step without the cause is the measured one less these
+    seconds, where the planner has no price."""
+    if seconds == "all":
+        seconds = case.gap_seconds or None
     if step_after is None and seconds is not None and case.step_seconds is not None:
         step_after = max(case.step_seconds - seconds, 0.0)
     if gain_seconds is None and step_after is not None and case.step_seconds is not None:
@@ -155,6 +179,16 @@ Finding = Cause | Cleared | Undecided
 def first_finding(case: RunCase, looks: Sequence[Callable[[RunCase], Finding | None]]) -> Finding | None:
     """Return what the first of several looks at the evidence finds; None where none finds anything."""
     return next((finding for look in looks if (finding := look(case)) is not None), None)
+
+
+def longest_phase(case: RunCase, words: Collection[str]) -> tuple[PhaseSeconds | None, float]:
+    """Return (the longest phase of a step of reinforcement learning whose name holds one of the words, seconds of the step);
+    no phase where none does, or nothing says the step."""
+    phases = case.evidence.phases
+    named = [one for one in phases if any(word in one.name.lower() for word in words)]
+    totals = [one.seconds for one in phases if one.name.lower() in ("step", "total", "total step time")]
+    total = max(totals, default=case.step_seconds or 0.0)
+    return max(named if total else (), key=lambda one: one.seconds, default=None), total
 
 
 def threshold(rule: str, name: str) -> float:

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autoconfig.diagnosis.expectation import HOST, expected_parts, phases_of
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.run_settings import GivenSettings
 from autoconfig.specs.scenario import Scenario
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cure:
-    """A change of the run and the step that it leaves."""
-
-    words: str
-    step_after: float
-    """Seconds."""
 
 
 def step_after(
@@ -47,20 +38,19 @@ def step_after(
     return max(step_seconds + change, 0.0)
 
 
-def cure_by(
-    words: str,
+def cured_step(
     step_seconds: float,
     before: tuple[Scenario, TrainPlan],
     after: tuple[Scenario, TrainPlan],
     measured: Mapping[str, float],
     kept: Collection[str] = (HOST,),
-) -> Cure | None:
-    """The cure that turns one scenario and plan into another; None where the other cannot be priced."""
+) -> float | None:
+    """Seconds of a step of one scenario and plan that are turned into another; None where the other cannot be priced."""
     try:
         old, new = phases_of(expected_parts(*before)), phases_of(expected_parts(*after))
     except InputError:
         return None
-    return Cure(words=words, step_after=step_after(step_seconds, old, new, measured, kept))
+    return step_after(step_seconds, old, new, measured, kept)
 
 
 def with_switches(scenario: Scenario, **switches: object) -> Scenario:

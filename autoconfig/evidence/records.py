@@ -5,7 +5,7 @@ Seconds, GiB (2**30 bytes), watts, MHz and shares between 0 and 1, whatever the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 MOST_TEXT = 200
@@ -22,6 +22,10 @@ class Origin:
     """From 1; None in a trace or a database."""
     text: str = ""
     """The line, without colours and at most MOST_TEXT characters of it."""
+
+    def saying(self, text: str) -> Origin:
+        """The file, with what was computed from it."""
+        return Origin(file=self.file, text=text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,6 +411,11 @@ class TraceParts:
         """Seconds of a part for each step of the trace."""
         return (self.parts.get(name, 0.0) + self.idle.get(name, 0.0)) / max(1, self.steps)
 
+    @property
+    def step_s(self) -> float:
+        """Mean seconds of a step."""
+        return self.span_s / max(1, self.steps)
+
 
 @dataclass(frozen=True, kw_only=True)
 class LastArrival:
@@ -475,25 +484,5 @@ class Evidence:
         return replace(self, files=tuple(file for file in self.files if file.name == name), arrivals=(), **kinds)
 
 
-WITH_ORIGIN = (
-    *(
-        "steps",
-        "interludes",
-        "timers",
-        "memory",
-        "links",
-        "hosts",
-        "variables",
-        "warnings",
-        "trainings",
-        "clocks",
-        "slowest",
-        "stacks",
-        "phases",
-        "engines",
-        "kernels",
-        "traces",
-    ),
-    "plans",
-)
+WITH_ORIGIN = tuple(one.name for one in fields(Evidence) if one.name not in ("files", "arrivals"))
 """Fields of Evidence whose records say where they stand."""

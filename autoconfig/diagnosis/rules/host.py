@@ -19,11 +19,9 @@ from autoconfig.diagnosis.finding import (
     first_finding,
     threshold,
 )
-from autoconfig.diagnosis.gain import cure_by, with_switches
-from autoconfig.evidence.records import Origin, Variable
-from autoconfig.specs.plan import TrainPlan
+from autoconfig.diagnosis.gain import cured_step, with_switches
+from autoconfig.evidence.records import Variable
 from autoconfig.specs.run_settings import FULL_ITERATION
-from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import StackOptions, load_stack, with_options
 
 SYNCHRONISES, LATE = "the host synchronises with the GPU", "the GPU waits for the host's launches"
@@ -53,26 +51,19 @@ def late_launches(case: RunCase) -> Cause | Cleared | None:
     (trace); or the plan's own price is bound by the host and the step is longer still."""
     if (blocking := _blocking(case, CERTAIN)) is not None:
         return blocking
-    traces = case.evidence.traces
-    for trace in traces:
-        steps = max(1, trace.steps)
-        step = trace.span_s / steps
-        late = trace.idle.get("late_launch", 0.0) / steps
-        waits = trace.idle.get("synchronization", 0.0) / steps
-        price = case.expectation.phases.get(HOST, 0.0) if case.expectation else 0.0
+    if not case.evidence.traces:
+        return _host_of_table(case) or _blocking(case, CONSISTENT) or _host_bound(case)
+    price = case.expected(HOST)
+    for trace in case.evidence.traces:
+        step, late, waits = trace.step_s, trace.part("late_launch"), trace.part("synchronization")
         lost = late + waits - price
-        if lost < threshold("R01", "late_launch_share") * step:
+        if lost < threshold("R01", "late_launch_share") * step or late + waits < threshold("R01", "host_growth") * price:
             continue
-        if price and late + waits < threshold("R01", "host_growth") * price:
-            continue
-        why = SYNCHRONISES if waits > late else LATE
+        why, remedy = (SYNCHRONISES, NO_ITEM) if waits > late else (LATE, LAUNCH_REMEDY)
         text = f"idle {late:.3g} s before late launches, {waits:.3g} s behind synchronisations, of {step:.3g} s"
-        remedy = NO_ITEM if waits > late else LAUNCH_REMEDY
-        origin = Origin(file=trace.origin.file, text=text)
-        return caused(case, "R01", why, CERTAIN, evidence=(origin,), figures=text, remedy=remedy, seconds=lost)
-    if traces:
-        return Cleared("the host keeps up")
-    return _host_of_table(case) or _blocking(case, CONSISTENT) or _host_bound(case)
+        origins = (trace.origin.saying(text),)
+        return caused(case, "R01", why, CERTAIN, evidence=origins, figures=text, remedy=remedy, seconds=lost)
+    return Cleared("the host keeps up")
 
 
 def _blocking(case: RunCase, certainty: str) -> Cause | None:
@@ -82,7 +73,7 @@ def _blocking(case: RunCase, certainty: str) -> Cause | None:
         return None
     words = f"{BLOCKING[variable.name][0]} ({variable.name}={variable.value.strip()})"
     remedy = f"unset {variable.name}: it is for debugging"
-    return caused(case, "R01", words, certainty, evidence=(variable.origin,), remedy=remedy, seconds=case.gap_seconds or None)
+    return caused(case, "R01", words, certainty, evidence=(variable.origin,), remedy=remedy)
 
 
 def _host_of_table(case: RunCase) -> Cause | None:
@@ -98,44 +89,29 @@ def _host_of_table(case: RunCase) -> Cause | None:
     waits, launches = profiler_table.waiting_rows(case.evidence), profiler_table.launch_rows(case.evidence)
     synchronises = profiler_table.self_share(waits) > max(0.5 * (idle - others), profiler_table.self_share(launches))
     text = f"the GPU works {both[1].seconds:.3g} s of {both[0].seconds:.3g} s"
-    if synchronises:
-        text += f"; {profiler_table.self_share(waits):.0%} of the host's time in {waits[0].name}, {waits[0].calls} calls"
-    return caused(
-        case,
-        "R01",
-        SYNCHRONISES if synchronises else LATE,
-        LIKELY,
-        evidence=(waits[0].origin, both[1].origin) if synchronises else (both[1].origin,),
-        figures=text,
-        remedy=NO_ITEM if synchronises else LAUNCH_REMEDY,
-        seconds=case.gap_seconds or None,
-    )
+    if not synchronises:
+        return caused(case, "R01", LATE, LIKELY, evidence=(both[1].origin,), figures=text, remedy=LAUNCH_REMEDY)
+    text += f"; {profiler_table.self_share(waits):.0%} of the host's time in {waits[0].name}, {waits[0].calls} calls"
+    origins = (waits[0].origin, both[1].origin)
+    return caused(case, "R01", SYNCHRONISES, LIKELY, evidence=origins, figures=text, remedy=NO_ITEM)
 
 
 def _host_bound(case: RunCase) -> Cause | None:
-    e = case.expectation
-    if e is None or e.scenario is None or e.plan is None or case.step_seconds is None or not case.above_band:
+    """A plan whose own price waits for the host, for a good part of its step."""
+    if case.planned is None or case.step_seconds is None or not case.above_band:
         return None
+    e, scenario, plan = case.planned
     share = e.phases.get(HOST, 0.0) / e.step_seconds
     if share < threshold("R01", "host_share"):
         return None
-    cure, cured = None, None
-    graphs = with_switches(e.scenario, cuda_graphs=frozenset({FULL_ITERATION}))
-    if FULL_ITERATION not in e.scenario.settings(e.plan).cuda_graphs:
-        cure = cure_by("graphs", case.step_seconds, (e.scenario, e.plan), (graphs, e.plan), case.budget.measured(), kept=())
-        cured = (e.plan, graphs)
+    after, cured = None, None
+    if FULL_ITERATION not in scenario.settings(plan).cuda_graphs:
+        graphs = with_switches(scenario, cuda_graphs=frozenset({FULL_ITERATION}))
+        after = cured_step(case.step_seconds, (scenario, plan), (graphs, plan), case.budget.measured(), kept=())
+        cured = (plan, graphs)
+    words = "a slow host would explain the step: its launches bound the plan"
     figures = f"{share:.0%} of the expected step is waiting for the host already"
-    return caused(
-        case,
-        "R01",
-        "a slow host would explain the step: its launches bound the plan",
-        CONSISTENT,
-        figures=figures,
-        remedy=LAUNCH_REMEDY,
-        seconds=case.gap_seconds,
-        step_after=cure.step_after if cure else None,
-        cured=cured,
-    )
+    return caused(case, "R01", words, CONSISTENT, figures=figures, remedy=LAUNCH_REMEDY, step_after=after, cured=cured)
 
 
 FALLBACKS = {
@@ -171,17 +147,16 @@ def _stand_ins(case: RunCase) -> Cause | None:
     """Kernels of FALLBACKS in a trace."""
     expects_unfused = case.expectation is not None and "unfused_attention_seconds" in case.expectation.parts
     for trace in case.evidence.traces:
-        steps = max(1, trace.steps)
-        seconds = sum(trace.parts.get(part, 0.0) for part in FALLBACK_PARTS) / steps
-        share = seconds / (trace.span_s / steps) if trace.span_s else 0.0
-        names = {name for name in trace.names if name in FALLBACKS and not (expects_unfused and name == "softmax_kernel")}
-        if names <= {"softmax_kernel"} and not (names and share >= threshold("R04", "fallback_share")):
+        seconds = sum(trace.part(part) for part in FALLBACK_PARTS)
+        names = trace.names & {*FALLBACKS} - ({"softmax_kernel"} if expects_unfused else set())
+        seen = trace.span_s and seconds >= threshold("R04", "fallback_share") * trace.step_s
+        if names <= {"softmax_kernel"} and not (names and seen):
             continue
         name = "softmax_kernel" if "softmax_kernel" in names else min(names)
         words, remedy = FALLBACKS[name]
-        origin = Origin(file=trace.origin.file, text=f"{name.replace('_', ' ')}: {seconds:.3g} s a step")
+        origins = (trace.origin.saying(f"{name.replace('_', ' ')}: {seconds:.3g} s a step"),)
         lost = case.gap_seconds or seconds or None
-        return caused(case, "R04", words, CERTAIN, evidence=(origin,), remedy=remedy, seconds=lost)
+        return caused(case, "R04", words, CERTAIN, evidence=origins, remedy=remedy, seconds=lost)
     return None
 
 
@@ -191,7 +166,7 @@ def _warned_of(case: RunCase) -> Cause | None:
     if warning is None:
         return None
     words, remedy, certainty = WARNED[warning.kind]
-    return caused(case, "R04", words, certainty, evidence=(warning.origin,), remedy=remedy, seconds=case.gap_seconds or None)
+    return caused(case, "R04", words, certainty, evidence=(warning.origin,), remedy=remedy)
 
 
 def _unfused_in_table(case: RunCase) -> Cause | None:
@@ -200,7 +175,7 @@ def _unfused_in_table(case: RunCase) -> Cause | None:
     if sum(row.share for row in rows) < threshold("R04", "fallback_share"):
         return None
     words, remedy = FALLBACKS["softmax_kernel"]
-    return caused(case, "R04", words, LIKELY, evidence=(rows[0].origin,), remedy=remedy, seconds=case.gap_seconds or None)
+    return caused(case, "R04", words, LIKELY, evidence=(rows[0].origin,), remedy=remedy)
 
 
 NO_FUSED = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")
@@ -215,31 +190,31 @@ def _switched_off(case: RunCase) -> Cause | None:
     words = f"attention is not fused ({' and '.join(f'{name}=0' for name in NO_FUSED)})"
     origins = tuple(switches[name].origin for name in NO_FUSED)
     remedy = f"unset {' and '.join(NO_FUSED)}"
-    return caused(case, "R04", words, CERTAIN, evidence=origins, remedy=remedy, seconds=case.gap_seconds or None)
+    return caused(case, "R04", words, CERTAIN, evidence=origins, remedy=remedy)
 
 
 def _asked_for_unfused(case: RunCase) -> Cause | None:
     """The plan itself asks for attention in separate kernels, where its software has fused ones."""
-    e = case.expectation
-    if e is None or e.scenario is None or e.plan is None or case.step_seconds is None:
+    if case.planned is None or case.step_seconds is None:
         return None
-    software, usual = e.scenario.software, load_stack(e.scenario.software.name)
+    e, scenario, plan = case.planned
+    software, usual = scenario.software, load_stack(scenario.software.name)
     if software.memory.attention_kernel != "unfused" or usual.memory.attention_kernel == "unfused":
         return None
-    fused = replace(e.scenario, software=with_options(software, StackOptions(attention_kernel=usual.memory.attention_kernel)))
-    cure = cure_by("fused", case.step_seconds, (e.scenario, e.plan), (fused, e.plan), case.budget.measured(), kept=())
-    if cure is None or cure.step_after >= case.step_seconds:
+    fused = replace(scenario, software=with_options(software, StackOptions(attention_kernel=usual.memory.attention_kernel)))
+    after = cured_step(case.step_seconds, (scenario, plan), (fused, plan), case.budget.measured(), kept=())
+    if after is None or after >= case.step_seconds:
         return None
     return caused(
         case,
         "R04",
         "the plan asks for attention that is not fused",
         CERTAIN,
-        figures=f"priced with it: {e.step_seconds:.3g} s a step, {expected_seconds(fused, e.plan):.3g} s with fused kernels",
+        figures=f"priced with it: {e.step_seconds:.3g} s a step, {expected_seconds(fused, plan):.3g} s with fused kernels",
         remedy="--attention-backend flash, fused or auto; flash_attention_2 or sdpa in transformers",
-        seconds=case.step_seconds - cure.step_after,
-        step_after=cure.step_after,
-        cured=(e.plan, fused),
+        seconds=case.step_seconds - after,
+        step_after=after,
+        cured=(plan, fused),
     )
 
 
@@ -252,7 +227,7 @@ def _far_too_slow(case: RunCase) -> Cause | None:
         words = "on one node only slower kernels than this software has today reach this: a fallback or an old build"
     remedy = "another container or build (Megatron: --transformer-impl); a trace of one step shows which kernels run"
     figures = f"{case.ratio:.2f} times the expected step"
-    return caused(case, "R04", words, CONSISTENT, figures=figures, remedy=remedy, seconds=case.gap_seconds)
+    return caused(case, "R04", words, CONSISTENT, figures=figures, remedy=remedy)
 
 
 def slow_optimizer(case: RunCase) -> Cause | Cleared | None:
@@ -262,36 +237,29 @@ def slow_optimizer(case: RunCase) -> Cause | Cleared | None:
     step = case.step_seconds or timers.timed_step(case.evidence)
     if seconds is None or not step:
         return None
-    e = case.expectation
-    price = e.phases.get(OPTIMIZER, 0.0) if e else 0.0
+    price = case.expected(OPTIMIZER)
     most_of_it = seconds >= threshold("R13", "unmeasured_share") * step
     lost, slow = seconds, most_of_it
-    if e is not None and e.plan is not None:
+    if case.planned is not None:
         lost = seconds - price
         slow = seconds > threshold("R13", "growth") * price and lost >= threshold("R13", "share") * step
     if not slow:
         return Cleared("the optimizer takes what it should")
-    offloaded = e is not None and e.plan is not None and e.plan.offload > 0
-    after, cured = _on_the_gpu(case) if offloaded else (None, None)
+    on_cpu, after, cured = "", None, None
+    if case.planned is not None and case.planned[2].offload > 0:
+        _, scenario, plan = case.planned
+        on_cpu, cured = " on the CPU", (replace(plan, offload=0.0), scenario)
+        if case.step_seconds:
+            after = cured_step(step, (scenario, plan), (scenario, cured[0]), case.budget.measured())
     return caused(
         case,
         "R13",
-        "the optimizer takes far too long" + (" on the CPU" if offloaded else ""),
+        f"the optimizer takes far too long{on_cpu}",
         CERTAIN if most_of_it else LIKELY,
         evidence=timer.origins if timer else (),
         figures=f"{seconds:.3g} s, {seconds / step:.0%} of the step" + (f"; {price:.3g} s are expected" if price else ""),
         remedy="it on the GPU where it fits (no offload), fused, its state sharded (Megatron: --use-distributed-optimizer)",
         seconds=lost,
         step_after=after,
-        cured=cured,
+        cured=cured if case.step_seconds else None,
     )
-
-
-def _on_the_gpu(case: RunCase) -> tuple[float | None, tuple[TrainPlan, Scenario] | None]:
-    """Return the step with the optimizer's state on the GPU (None: nobody can say), and plan and scenario of it."""
-    e = case.expectation
-    if e is None or e.scenario is None or e.plan is None or not case.step_seconds:
-        return None, None
-    plan = replace(e.plan, offload=0.0)
-    cure = cure_by("", case.step_seconds, (e.scenario, e.plan), (e.scenario, plan), case.budget.measured())
-    return cure.step_after if cure else None, (plan, e.scenario)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from autoconfig.diagnosis import solve, timers
 from autoconfig.diagnosis.expectation import CP, EXPERTS, GATHERS, GRADIENTS, TP
@@ -18,6 +19,7 @@ from autoconfig.diagnosis.finding import (
     RunCase,
     Undecided,
     caused,
+    longest_phase,
     threshold,
 )
 from autoconfig.evidence.records import CollectiveUse, LinkFact, Origin, TraceParts, Variable
@@ -68,7 +70,7 @@ def _said(case: RunCase) -> Finding | None:
     """What NCCL says outright. It names a network on one node, too, which does not use it."""
     links, variables = case.evidence.links, case.evidence.variables
     slow = [fact for fact in links if _is_fallback(fact, case)]
-    facts = sorted((fact for fact in slow if _is_used(fact, case)), key=_severity)
+    facts = sorted((fact for fact in slow if _is_used(fact, case)), key=lambda fact: SEVERITY.index(fact.kind))
     off = [one for one in variables if _switches_off(one, case)]
     if facts or off:
         return _fallback(case, facts, off)
@@ -92,10 +94,6 @@ def _fallback(case: RunCase, facts: Sequence[LinkFact], off: Sequence[Variable])
 
 SEVERITY = ("network", "no_device", "interface", "transport", "gpu_direct")
 """Kinds of facts, the one that costs most first."""
-
-
-def _severity(fact: LinkFact) -> int:
-    return SEVERITY.index(fact.kind)
 
 
 def _brings_about(variable: Variable, fact: LinkFact) -> bool:
@@ -208,7 +206,7 @@ def _distinct(facts: Iterable[LinkFact]) -> list[LinkFact]:
 
 
 def _fallback_words(fact: LinkFact) -> str:
-    if fact.kind == "transport" and fact.value.lower().startswith("shm"):
+    if _is_host_memory(fact):
         return "GPUs of a node reach each other through host memory"
     if fact.kind == "interface":
         return f"libfabric runs over {fact.value.rpartition(' ')[2]}, not over the fabric"
@@ -218,7 +216,7 @@ def _fallback_words(fact: LinkFact) -> str:
 
 
 def _fallback_remedy(fact: LinkFact, variables: Iterable[Variable]) -> str:
-    if fact.kind == "transport" and fact.value.lower().startswith("shm"):
+    if _is_host_memory(fact):
         return "let NCCL use peer-to-peer: no ACS on the PCIe switches, no NCCL_P2P_DISABLE (nvidia-smi topo -p2p r)"
     if fact.kind == "interface":
         return "FI_PROVIDER=efa (or the fabric's own provider), and give the containers its devices"
@@ -232,7 +230,7 @@ def _fallback_remedy(fact: LinkFact, variables: Iterable[Variable]) -> str:
 def _tested(case: RunCase) -> Cause | Cleared | Undecided | None:
     """nccl-tests against the catalogue's rate; messages that their start-up bounds say nothing of it."""
     measured = [fact for fact in case.evidence.links if fact.kind == "bandwidth" and fact.bus_bytes_per_s]
-    large = [fact for fact in measured if _large(fact)]
+    large = [fact for fact in measured if (fact.size_bytes or 0) >= threshold("R02", "message_bytes")]
     scenario = case.scenario
     if not large:
         return Undecided("nccl-tests with large messages (-b 64M -e 8G)") if measured else None
@@ -251,80 +249,52 @@ def _slow_anywhere(case: RunCase, best: LinkFact, reached: float) -> Cause | Non
     """Without a plan: slower than any link that GPUs are meant to train over."""
     if reached >= threshold("R02", "slow_anywhere_gb_s") * 1e9:
         return None
-    kind = solve.link_class(reached)
-    words = f"links run at {reached / 1e9:.3g} GB/s a GPU" + (f": as {kind} does" if kind else "")
+    words = f"links run at {reached / 1e9:.3g} GB/s a GPU{_of_a_kind(reached, ': as {} does')}"
     return _caused(case, words, LIKELY, evidence=(best.origin,))
-
-
-def _large(fact: LinkFact) -> bool:
-    return (fact.size_bytes or 0) >= threshold("R02", "message_bytes")
-
-
-def _scenario(case: RunCase) -> Scenario | None:
-    return case.expectation.scenario if case.expectation else None
 
 
 def _rate_between(case: RunCase, scenario: Scenario, use: CollectiveUse | None) -> float:
     """The rate that ranks of a group reach each other at, bytes per second of one GPU: links where one domain holds them
     all; `use` None: all ranks. Ranks stand in Megatron's order, tp-cp-ep-dp-pp."""
-    cluster = scenario.cluster
-    plan = case.expectation.plan if case.expectation else None
+    cluster, plan = scenario.cluster, case.plan
     span = cluster.num_gpus if use is None else use.ranks or cluster.num_gpus
     if plan is not None and use is not None:
         stage = cluster.num_gpus // plan.pp
-        spans = {
-            "tp": plan.tp,
-            "cp": plan.tp * plan.cp,
-            "ep": plan.tp * plan.ep,
-            "dp": stage,
-            "fsdp": stage,
-            "pp": cluster.num_gpus,
-        }
-        span = spans.get(use.group, span)
+        spans = {"tp": plan.tp, "cp": plan.tp * plan.cp, "ep": plan.tp * plan.ep, "dp": stage, "fsdp": stage}
+        span = {**spans, "pp": cluster.num_gpus}.get(use.group, span)
     return cluster.nic_bytes_per_s if span > cluster.link_domain_size else cluster.link_bytes_per_s
 
 
 def _rate_words(reached: float, asked: float) -> tuple[str, str]:
-    kind = solve.link_class(reached)
-    return (
-        f"links run at {reached / 1e9:.3g} GB/s a GPU where {asked / 1e9:.3g} are there"
-        + (f": as {kind} does" if kind else ""),
-        f"{reached / 1e9:.3g} of {asked / 1e9:.3g} GB/s",
-    )
+    words = f"links run at {reached / 1e9:.3g} GB/s a GPU where {asked / 1e9:.3g} are there"
+    return words + _of_a_kind(reached, ": as {} does"), f"{reached / 1e9:.3g} of {asked / 1e9:.3g} GB/s"
 
 
 def _traced(case: RunCase) -> Cause | Cleared | None:
     """Bytes over seconds of the collectives of a trace. A collective also waits for its last rank: only the sum over a group
     of large messages is looked at, and with several traces the rank that waits least."""
-    scenario = _scenario(case)
-    worst: tuple[float, float, CollectiveUse, Origin] | None = None
-    seen = False
-    by_group: dict[tuple[str, str], list[tuple[CollectiveUse, Origin, int]]] = {}
+    if case.expectation is None or case.expectation.scenario is None:
+        return None
+    by_group: dict[tuple[str, str], list[tuple[CollectiveUse, TraceParts]]] = {}
     for trace in case.evidence.traces:
         for use in trace.collectives:
-            by_group.setdefault((use.name, use.group), []).append((use, trace.origin, max(1, trace.steps)))
+            by_group.setdefault((use.name, use.group), []).append((use, trace))
+    seen, slow = False, []
     for uses in by_group.values():
-        use, origin, steps = min(uses, key=lambda item: item[0].seconds)
-        if scenario is None or not use.size_bytes:
-            continue
-        asked = _rate_between(case, scenario, use)
-        moved = use.size_bytes * BY_BYTES.get(use.name, 1.0)
-        if moved / max(1, use.count) < threshold("R02", "start_ups") * threshold("R02", "start_up_s") * asked:
+        use, trace = min(uses, key=lambda item: item[0].seconds)
+        rate = _rate_between(case, case.expectation.scenario, use)
+        moved = (use.size_bytes or 0.0) * BY_BYTES.get(use.name, 1.0)
+        if not moved or moved / max(1, use.count) < threshold("R02", "start_ups") * threshold("R02", "start_up_s") * rate:
             continue
         seen = True
-        reached = moved / use.seconds
-        exposed = use.exposed_s / steps
-        if reached < threshold("R02", "rate_share") * asked and case.share(exposed) >= threshold("R02", "share"):
-            lost = use.exposed_s / steps * (1.0 - reached / asked)
-            if worst is None or lost > worst[0]:
-                worst = (lost, reached, use, origin)
-    if worst is None:
+        reached, exposed = moved / use.seconds, use.exposed_s / max(1, trace.steps)
+        if reached < threshold("R02", "rate_share") * rate and case.share(exposed) >= threshold("R02", "share"):
+            slow.append((exposed * (1.0 - reached / rate), reached, rate, use, trace))
+    if not slow:
         return Cleared() if seen else None
-    lost, reached, use, origin = worst
-    assert scenario is not None
-    words, figures = _rate_words(reached, _rate_between(case, scenario, use))
-    text = f"{use.name} of {use.group or 'all'}: {use.count} calls, {use.seconds:.3g} s"
-    origins = (Origin(file=origin.file, text=text),)
+    lost, reached, rate, use, trace = max(slow, key=lambda one: one[0])
+    words, figures = _rate_words(reached, rate)
+    origins = (trace.origin.saying(f"{use.name} of {use.group or 'all'}: {use.count} calls, {use.seconds:.3g} s"),)
     return _caused(case, words, CERTAIN, evidence=origins, figures=figures, seconds=lost)
 
 
@@ -344,21 +314,19 @@ def _of_kernels(case: RunCase) -> Cause | Cleared | None:
 
 def _timed(case: RunCase) -> Cause | Cleared | None:
     """Timers of the reduction and the gather against their price."""
-    scenario, seen = _scenario(case), False
+    seen = False
     for name, names in ((GRADIENTS, timers.REDUCTION), (GATHERS, timers.GATHER)):
         timer = timers.timed(case.evidence, names)
         if timer is None:
             continue
-        if case.expectation is None or scenario is None:
-            if (found := _large_share(case, timer)) is not None:
-                return found
+        if case.expectation is None or case.expectation.scenario is None:
+            if (cause := _large_share(case, timer)) is not None:
+                return cause
             continue
         seen = True
-        price = case.expectation.phases.get(name, 0.0)
-        lost, moving = (
-            timer.most - price,
-            timer.least - price,
-        )  # what ranks have beyond the least is a wait for the last of them
+        price = case.expected(name)
+        # What ranks have beyond the least is a wait for the last of them.
+        lost, moving = timer.most - price, timer.least - price
         if timer.least > threshold("R02", "growth") * price and case.share(moving) >= threshold("R02", "share"):
             figures = f"{timer.name} {timer.most:.3g} s where {price:.3g} s are expected{_rate_that_explains(case, lost)}"
             words = f"{name} takes far longer than this network should need"
@@ -377,26 +345,19 @@ def _large_share(case: RunCase, timer: timers.Timed) -> Cause | None:
 
 
 def _rate_that_explains(case: RunCase, lost: float) -> str:
-    e, scenario = case.expectation, _scenario(case)
-    if e is None or scenario is None or e.plan is None:
+    if case.planned is None:
         return ""
-    solved = solve.slow_network(scenario, e.plan, e.step_seconds + lost) or solve.slow_link(
-        scenario, e.plan, e.step_seconds + lost
-    )
-    if solved is None:
-        return ""
-    kind = solve.link_class(solved.value)
-    return f"; {solved.value / 1e9:.3g} GB/s a GPU explain it" + (f" ({kind})" if kind else "")
+    e, scenario, plan = case.planned
+    step = e.step_seconds + lost
+    solved = solve.slow_network(scenario, plan, step) or solve.slow_link(scenario, plan, step)
+    return f"; {solved.value / 1e9:.3g} GB/s a GPU explain it{_of_a_kind(solved.value, ' ({})')}" if solved else ""
 
 
 def _refit(case: RunCase) -> Cause | Cleared | None:
     """The weights' way to the engine, of a step of reinforcement learning."""
-    phases = case.evidence.phases
-    total = _total(case)
-    moved = [one for one in phases if any(word in one.name.lower() for word in REFIT)]
-    if not moved or not total:
+    longest, total = longest_phase(case, REFIT)
+    if longest is None:
         return None
-    longest = max(moved, key=lambda one: one.seconds)
     share = longest.seconds / total
     if share < threshold("R02", "refit_share"):
         return Cleared()
@@ -407,36 +368,25 @@ def _refit(case: RunCase) -> Cause | Cleared | None:
     return _caused(case, words, LIKELY, evidence=(longest.origin,), figures=figures, remedy=remedy, seconds=lost)
 
 
-def _total(case: RunCase) -> float:
-    """Seconds of a step of reinforcement learning."""
-    named = [one.seconds for one in case.evidence.phases if one.name.lower() in ("step", "total", "total step time")]
-    return max(named) if named else (case.step_seconds or 0.0)
-
-
 def _solved(case: RunCase) -> Cause | None:
     """Only the step's length is known: the rate that explains it."""
-    e, scenario, step = case.expectation, _scenario(case), case.step_seconds
-    if e is None or e.plan is None or scenario is None or step is None or not case.above_band:
+    step = case.step_seconds
+    if case.planned is None or step is None or not case.above_band or (case.ratio or 0.0) < threshold("R02", "ratio"):
         return None
-    if case.ratio is None or case.ratio < threshold("R02", "ratio"):
-        return None
-    tried = (solve.slow_network(scenario, e.plan, step), solve.slow_link(scenario, e.plan, step))
+    tried = (look(*case.planned[1:], step) for look in (solve.slow_network, solve.slow_link))
     slow = [one for one in tried if one is not None and one.ratio < threshold("R02", "rate_share")]
     if not slow:
         return None
-    places = [f"{_place(one)} at {one.value / 1e9:.3g} GB/s a GPU" for one in slow]
-    words = f"a slow link would explain the step: {', or '.join(places)}"
-    return _caused(case, words, CONSISTENT, figures="; ".join(map(_rate_of, slow)))
+    places = {"network": "the network", "links": "links inside the node"}
+    words = ", or ".join(f"{places[one.what]} at {one.value / 1e9:.3g} GB/s a GPU" for one in slow)
+    figures = (f"{one.value / 1e9:.3g} of {one.expected / 1e9:.3g} GB/s{_of_a_kind(one.value, ': {}')}" for one in slow)
+    return _caused(case, f"a slow link would explain the step: {words}", CONSISTENT, figures="; ".join(figures))
 
 
-def _rate_of(solved: solve.Solved) -> str:
-    """Return the rate that explains the step, beside the expected one, with the kind of link that has it."""
-    kind = solve.link_class(solved.value)
-    return f"{solved.value / 1e9:.3g} of {solved.expected / 1e9:.3g} GB/s" + (f": {kind}" if kind else "")
-
-
-def _place(solved: solve.Solved) -> str:
-    return "the network" if solved.what == "network" else "links inside the node"
+def _of_a_kind(rate: float, words: str) -> str:
+    """The kind of link that runs at this rate, in words; empty where none does."""
+    kind = solve.link_class(rate)
+    return words.format(kind) if kind else ""
 
 
 def _caused(
@@ -447,13 +397,11 @@ def _caused(
     evidence: Sequence[Origin] = (),
     figures: str = "",
     remedy: str = "",
-    seconds: float | None = None,
+    seconds: float | Literal["all"] = "all",
 ) -> Cause:
-    """A cause of R02; without seconds of its own it stands for all that is to be explained."""
-    lost = seconds if seconds is not None else case.gap_seconds or None
-    return caused(
-        case, "R02", words, certainty, evidence=evidence, figures=figures, remedy=remedy or _REMEDY_OF_RATE, seconds=lost
-    )
+    """A cause of R02."""
+    remedy = remedy or _REMEDY_OF_RATE
+    return caused(case, "R02", words, certainty, evidence=evidence, figures=figures, remedy=remedy, seconds=seconds)
 
 
 ONE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
@@ -479,11 +427,10 @@ def not_hidden(case: RunCase) -> Cause | Cleared | None:
     if hidable is not None:
         group = hidable.group
         text = f"{group}: {hidable.exposed:.3g} of {hidable.total:.3g} s a step beside no compute"
-        words, origin = f"communication of the {group} group is not hidden", Origin(file=hidable.trace.origin.file, text=text)
+        words, origin = f"communication of the {group} group is not hidden", hidable.trace.origin.saying(text)
         remedy = _overlap_remedy(case, group)
         return caused(case, "R03", words, CERTAIN, evidence=(origin,), figures=text, remedy=remedy, seconds=hidable.lost)
-    planned = case.expectation is not None and case.expectation.plan is not None
-    return _one_connection(case) or (Cleared() if groups and (planned or not exposed) else None)
+    return _one_connection(case) or (Cleared() if groups and (case.plan is not None or not exposed) else None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -508,7 +455,7 @@ class _Exposed:
             group=group,
             total=sum(use.seconds for use in uses) / steps,
             exposed=exposed,
-            lost=exposed - _expected_exposed(case, group),
+            lost=exposed - case.expected(HIDDEN_IN[group]),
             step=case.step_seconds or trace.span_s / steps,
         )
 
@@ -519,18 +466,11 @@ class _Exposed:
         return much and self.lost >= threshold("R03", "share") * self.step
 
 
-def _expected_exposed(case: RunCase, group: str) -> float:
-    return case.expectation.phases.get(HIDDEN_IN[group], 0.0) if case.expectation else 0.0
-
-
 def _should_hide(case: RunCase, group: str, total: float) -> bool:
     """Whether the run asks for the overlap, or the plan's price holds it."""
     if _asked(case, group):
         return True
-    e = case.expectation
-    return (
-        e is not None and e.plan is not None and _expected_exposed(case, group) < (1 - threshold("R03", "hidden_share")) * total
-    )
+    return case.plan is not None and case.expected(HIDDEN_IN[group]) < (1 - threshold("R03", "hidden_share")) * total
 
 
 def _asked(case: RunCase, group: str) -> bool:
@@ -540,17 +480,19 @@ def _asked(case: RunCase, group: str) -> bool:
 
 
 def _overlap_remedy(case: RunCase, group: str) -> str:
-    one = next((one for one in case.evidence.variables if one.name == ONE_CONNECTION and one.value.strip() == "1"), None)
-    if one is not None and not _needs_one_connection(case):
+    if any(one.value.strip() == "1" for one in _connections(case)) and not _needs_one_connection(case):
         return f"unset {ONE_CONNECTION}: only tensor and context parallelism need it"
     return OVERLAP[group]
 
 
+def _connections(case: RunCase) -> list[Variable]:
+    return [one for one in case.evidence.variables if one.name == ONE_CONNECTION]
+
+
 def _needs_one_connection(case: RunCase) -> bool:
     """Tensor or context parallelism, which order their kernels by it; as long as nobody says otherwise."""
-    plan = case.expectation.plan if case.expectation else None
-    if plan is not None:
-        return plan.tp > 1 or plan.cp > 1
+    if case.plan is not None:
+        return case.plan.tp > 1 or case.plan.cp > 1
     values = [one.values for one in case.evidence.plans]
     return not values or any(
         one.get(name, "1") != "1" for one in values for name in ("tensor_model_parallel_size", "context_parallel_size")
@@ -558,17 +500,9 @@ def _needs_one_connection(case: RunCase) -> bool:
 
 
 def _one_connection(case: RunCase) -> Cause | None:
-    variables = [one for one in case.evidence.variables if one.name == ONE_CONNECTION]
+    variables = _connections(case)
     if not variables or variables[0].value.strip() != "1" or _needs_one_connection(case):
         return None
     words = f"{ONE_CONNECTION}=1 keeps communication from running beside compute, and this plan does not need it"
-    certainty = LIKELY if case.above_band or any(_asked(case, group) for group in ("dp", "fsdp")) else CONSISTENT
-    return caused(
-        case,
-        "R03",
-        words,
-        certainty,
-        evidence=(variables[0].origin,),
-        remedy=f"unset {ONE_CONNECTION}",
-        seconds=case.gap_seconds or None,
-    )
+    certainty = LIKELY if case.above_band or _asked(case, "dp") else CONSISTENT
+    return caused(case, "R03", words, certainty, evidence=(variables[0].origin,), remedy=f"unset {ONE_CONNECTION}")

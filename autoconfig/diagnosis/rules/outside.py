@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -33,43 +33,47 @@ UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 GIVEN_BACK = "memory is given back to the driver and asked for again within steps"
 ALLOCATOR_REMEDY = "PYTORCH_ALLOC_CONF=expandable_segments:True, a smaller micro-batch or recomputation of one module more"
 KEEP_REMEDY = f"no torch.cuda.empty_cache() in the loop; {ALLOCATOR_REMEDY}"
+AS_A_START = 2.0
+"""Times the warm-up at the beginning of a log, below which a pause may be that of another start."""
+STRETCH = 0.8
+"""Share of the steps that pause which follow the one before."""
 
 
-def allocator(case: RunCase) -> Cause | Cleared | None:
+def allocator(case: RunCase) -> Finding | None:
     """R05: the caching allocator retries, or cudaMalloc and cudaFree run inside steps, or what it has reserved is all there
     is."""
+    return first_finding(case, (_allocations_of_traces, _allocations_of_table, _uncached, _retries, _reserved))
+
+
+def _allocations_of_traces(case: RunCase) -> Cause | None:
+    """Idleness of the GPU around calls of the driver."""
     for trace in case.evidence.traces:
-        steps = max(1, trace.steps)
-        lost = trace.idle.get("allocation", 0.0) / steps
-        if trace.span_s and lost * steps >= threshold("R05", "allocation_share") * trace.span_s:
+        lost = trace.part("allocation")
+        if trace.span_s and lost >= threshold("R05", "allocation_share") * trace.step_s:
             text = f"{trace.allocations} cudaMalloc and cudaFree inside steps, {lost:.3g} s a step idle around them"
-            origin = Origin(file=trace.origin.file, text=text)
-            return caused(case, "R05", GIVEN_BACK, CERTAIN, evidence=(origin,), figures=text, remedy=KEEP_REMEDY, seconds=lost)
-    if (finding := _allocations_of_table(case)) is not None:
-        return finding
-    if (uncached := set_variable(case, (UNCACHED,))) is not None:
-        words = f"nothing is cached: every tensor asks the driver for its memory ({UNCACHED}={uncached.value.strip()})"
-        seconds, origins = case.gap_seconds or None, (uncached.origin,)
-        return caused(case, "R05", words, CERTAIN, evidence=origins, remedy=f"unset {UNCACHED}", seconds=seconds)
-    if (retried := _retries(case)) is not None:
-        return retried
+            origins = (trace.origin.saying(text),)
+            return caused(case, "R05", GIVEN_BACK, CERTAIN, evidence=origins, figures=text, remedy=KEEP_REMEDY, seconds=lost)
+    return None
+
+
+def _uncached(case: RunCase) -> Cause | None:
+    """A variable of torch that switches the allocator off."""
+    if (uncached := set_variable(case, (UNCACHED,))) is None:
+        return None
+    words = f"nothing is cached: every tensor asks the driver for its memory ({UNCACHED}={uncached.value.strip()})"
+    return caused(case, "R05", words, CERTAIN, evidence=(uncached.origin,), remedy=f"unset {UNCACHED}")
+
+
+def _reserved(case: RunCase) -> Cause | Cleared | None:
+    """How much of the memory the allocator has reserved."""
     full = _fullest(case)
     if full is None:
         return Cleared("no allocation inside steps") if case.evidence.traces else None
     share, origin = full
     if share < threshold("R05", "reserved_share") or not case.above_band:
         return Cleared(f"{share:.0%} of the memory reserved")
-    words = "the allocator has reserved all there is: retries would explain the step"
-    return caused(
-        case,
-        "R05",
-        words,
-        CONSISTENT,
-        evidence=(origin,),
-        figures=f"{share:.0%} reserved",
-        remedy=ALLOCATOR_REMEDY,
-        seconds=case.gap_seconds,
-    )
+    words, figures = "the allocator has reserved all there is: retries would explain the step", f"{share:.0%} reserved"
+    return caused(case, "R05", words, CONSISTENT, evidence=(origin,), figures=figures, remedy=ALLOCATOR_REMEDY)
 
 
 def _retries(case: RunCase) -> Cause | None:
@@ -93,10 +97,7 @@ def _retries(case: RunCase) -> Cause | None:
     words = "the allocator runs into the limit and retries: each retry frees every cached block and waits for the GPU"
     if since:
         words = "the allocator has run into the limit: more of its retries would explain the step"
-    lost = case.gap_seconds or None
-    return caused(
-        case, "R05", words, certainty, evidence=(line.origin,), figures=figures, remedy=ALLOCATOR_REMEDY, seconds=lost
-    )
+    return caused(case, "R05", words, certainty, evidence=(line.origin,), figures=figures, remedy=ALLOCATOR_REMEDY)
 
 
 def _added(lines: Sequence[MemoryLine]) -> int:
@@ -149,11 +150,10 @@ def data(case: RunCase) -> Finding | None:
 def _data_of_traces(case: RunCase) -> Cause | None:
     """Idleness of the GPU inside the data loader."""
     for trace in case.evidence.traces:
-        steps = max(1, trace.steps)
-        lost = trace.idle.get("data", 0.0) / steps
-        if trace.span_s and lost * steps >= threshold("R06", "share") * trace.span_s:
+        lost = trace.part("data")
+        if trace.span_s and lost >= threshold("R06", "share") * trace.step_s:
             text = f"idle {lost:.3g} s a step inside the data loader"
-            return _waits_for_data(case, CERTAIN, lost, Origin(file=trace.origin.file, text=text), text)
+            return _waits_for_data(case, CERTAIN, lost, trace.origin.saying(text), text)
     return None
 
 
@@ -253,7 +253,7 @@ def _collections(case: RunCase) -> Cause | None:
         if trace.span_s and trace.collections_s >= threshold("R07", "collection_share") * trace.span_s:
             lost = trace.collections_s / max(1, trace.steps)
             text = f"{lost:.3g} s a step in Python's garbage collector"
-            origin = Origin(file=trace.origin.file, text=text)
+            origin = trace.origin.saying(text)
             remedy = "collect on all ranks at the same steps (--manual-gc --manual-gc-interval 100)"
             words = "each rank collects Python's garbage at steps of its own, and all wait for it"
             return caused(case, "R07", words, CERTAIN, evidence=(origin,), figures=text, remedy=remedy, seconds=lost)
@@ -267,7 +267,7 @@ def _inside_a_save(case: RunCase) -> Cause | None:
         return None
     certainty, origin, figures = seen
     _, words, remedy = AT_INTERVALS[0]
-    return caused(case, "R07", words, certainty, evidence=(origin,), figures=figures, remedy=remedy)
+    return caused(case, "R07", words, certainty, evidence=(origin,), figures=figures, remedy=remedy, seconds=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,9 +312,11 @@ class _Pauses:
 
 def _pauses_of_steps(case: RunCase) -> Cause | Cleared | None:
     """Steps that stand out, and time of day that no step holds."""
-    steps = case.measured.statistics if case.measured else None
-    few = steps is None or steps.count < threshold("R07", "least_steps")
-    if steps is None or not steps.median_s or (few and steps.outside_s is None):
+    steps = case.statistics
+    if steps is None or not steps.median_s:
+        return None
+    few = steps.count < threshold("R07", "least_steps")
+    if few and steps.outside_s is None:
         return None
     found = _Pauses.of(steps)
     if not found.in_steps and not found.between_steps:
@@ -325,12 +327,13 @@ def _pauses_of_steps(case: RunCase) -> Cause | Cleared | None:
         return Cleared(f"pauses take {lost / steps.median_s:.1%} of the run")
     words, remedy = _words_of_pauses(case, found)
     seconds = lost if case.step_seconds else None
+    numbers = {one.step for one in steps.pauses} - {None}
     return caused(
         case,
         "R07",
         words,
         CERTAIN if certain else LIKELY,
-        evidence=_lines_of_pauses(case),
+        evidence=[line.origin for line in case.evidence.steps if line.step in numbers][:2],
         figures=_figures_of_pauses(case, found),
         remedy=remedy,
         seconds=seconds,
@@ -341,13 +344,39 @@ def _pauses_of_steps(case: RunCase) -> Cause | Cleared | None:
 
 def _words_of_pauses(case: RunCase, found: _Pauses) -> tuple[str, str]:
     """Return (what pauses, remedy): as the log says it, else by a hang, a stretch of slow steps or a period."""
-    if (said := _said_between(case, found.steps, paused=found.in_steps)) is not None:
-        return said
-    if found.hang is not None:
-        return _kind_of_hang(case, found.hang)
+    hang, period = found.hang, found.steps.pause_period
+    if (between := _said_between(case, found.steps, paused=found.in_steps)) is not None:
+        return between
+    if hang is not None:
+        at = _at_interval(case, lambda interval: hang.step is not None and hang.step % interval in (0, 1))
+        return at or (
+            "the run hung in one step",
+            "look at that time for a retried collective, storage, a node that was replaced (NCCL_DEBUG=WARN, the kernel's log)",
+        )
     if found.stretch is not None:
-        return _words_of_stretch(found.stretch)
-    return _kind_of_pause(case, found.steps.pause_period, paused=found.in_steps)
+        return (
+            f"steps {found.stretch[0]:,} to {found.stretch[1]:,} are slower, and the run recovers",
+            "what shared the network, storage or power in that time; clocks and heat of the nodes then",
+        )
+    if period and (at := _at_interval(case, lambda interval: abs(period / interval - 1) < 0.1)) is not None:
+        return at
+    if not found.in_steps:
+        return "time passes between the steps: evaluation, checkpoints or logging", "compare with their intervals; --async-save"
+    if period is None:
+        words = "single steps pause at no period, as garbage collection on each rank by itself does"
+        return words, "--manual-gc --manual-gc-interval 100"
+    remedy = "whatever runs at that interval: logging, checkpoints, evaluation, --manual-gc"
+    return f"each {period:.0f} steps one pauses", remedy
+
+
+def _at_interval(case: RunCase, falls: Callable[[int], bool]) -> tuple[str, str] | None:
+    """(what happens at an interval of the arguments that the log prints, remedy), of the first on which the pauses fall."""
+    values = case.evidence.plans[0].values if case.evidence.plans else {}
+    for key, words, remedy in AT_INTERVALS:
+        text = values.get(key, "")
+        if text.isdigit() and int(text) and falls(int(text)):
+            return words, remedy
+    return None
 
 
 def _figures_of_pauses(case: RunCase, found: _Pauses) -> str:
@@ -379,10 +408,6 @@ def _no_starts(found: StepStatistics) -> tuple[Pause, ...]:
     return tuple(one for one in found.pauses if not few or (not found.by_clock and one.excess > AS_A_START * found.warmup_s))
 
 
-AS_A_START = 2.0
-"""Times the warm-up at the beginning of a log, below which a pause may be that of another start."""
-
-
 def _hang(found: StepStatistics) -> Pause | None:
     """The one pause that takes most of what all pauses take, and a share of the run that counts; None where there is none."""
     longest = max(found.pauses, key=lambda one: one.excess, default=None)
@@ -401,30 +426,6 @@ def _stretch(found: StepStatistics) -> tuple[int, int] | None:
     if len(numbers) < threshold("R07", "least_pauses") or following < STRETCH * (len(numbers) - 1):
         return None
     return numbers[0], numbers[-1]
-
-
-STRETCH = 0.8
-"""Share of the steps that pause which follow the one before."""
-
-
-def _words_of_stretch(stretch: tuple[int, int]) -> tuple[str, str]:
-    return (
-        f"steps {stretch[0]:,} to {stretch[1]:,} are slower, and the run recovers",
-        "what shared the network, storage or power in that time; clocks and heat of the nodes then",
-    )
-
-
-def _kind_of_hang(case: RunCase, hang: Pause) -> tuple[str, str]:
-    """(what the hang is, remedy): a save or an evaluation where it falls on one, by the arguments that the log prints."""
-    values = case.evidence.plans[0].values if case.evidence.plans else {}
-    for key, words, remedy in AT_INTERVALS:
-        text = values.get(key, "")
-        if hang.step is not None and text.isdigit() and int(text) and hang.step % int(text) in (0, 1):
-            return words, remedy
-    return (
-        "the run hung in one step",
-        "look at that time for a retried collective, storage, a node that was replaced (NCCL_DEBUG=WARN, the kernel's log)",
-    )
 
 
 AT_INTERVALS = (
@@ -466,36 +467,9 @@ def _before_pauses(case: RunCase, found: StepStatistics) -> set[str]:
     return {kind for kind, count in counts.items() if 2 * count >= len(paused)}
 
 
-def _kind_of_pause(case: RunCase, period: float | None, *, paused: bool) -> tuple[str, str]:
-    """(what the pauses are, remedy): those at the interval of saves or evaluations, or of the garbage collector."""
-    values = case.evidence.plans[0].values if case.evidence.plans else {}
-    for key, words, remedy in AT_INTERVALS:
-        text = values.get(key, "")
-        if period and text.isdigit() and int(text) and abs(period / int(text) - 1) < 0.1:
-            return words, remedy
-    if not paused:
-        return "time passes between the steps: evaluation, checkpoints or logging", "compare with their intervals; --async-save"
-    if period is None:
-        return (
-            "single steps pause at no period, as garbage collection on each rank by itself does",
-            "--manual-gc --manual-gc-interval 100",
-        )
-    return (
-        f"each {period:.0f} steps one pauses",
-        "whatever runs at that interval: logging, checkpoints, evaluation, --manual-gc",
-    )
-
-
-def _lines_of_pauses(case: RunCase) -> tuple[Origin, ...]:
-    steps = case.measured.statistics if case.measured else None
-    numbers = {one.step for one in steps.pauses} if steps else set()
-    lines = [line.origin for line in case.evidence.steps if line.step is not None and line.step in numbers]
-    return tuple(lines[:2])
-
-
 def growing(case: RunCase) -> Finding | None:
     """R11: steps get longer within the run, by a slope or by one jump, and not because they hold more tokens."""
-    steps = case.measured.statistics if case.measured else None
+    steps = case.statistics
     if steps is None or steps.count < 2:
         return None
     few = steps.count < threshold("R11", "few")
@@ -507,26 +481,22 @@ def growing(case: RunCase) -> Finding | None:
         return by_tokens
     words, remedy, certain = _words_of_growth(case, steps, growth)
     comparable = _tokens_alike(case) or case.ratio is not None
-    lost, step_after = _lost(steps, case.step_seconds)
+    lost, step_after = None, None
+    if case.step_seconds:
+        lost = steps.growth_s if steps.jump is None else steps.jump_s
+        step_after = min(case.step_seconds, steps.start_s)
     return caused(
         case,
         "R11",
         words,
-        CERTAIN if certain and comparable and not few else LIKELY,
-        evidence=_lines_of_growth(case, steps.jump),
+        CERTAIN if all((certain, comparable, not few)) else LIKELY,
+        evidence=_lines_of_growth(case, steps),
         figures="" if comparable else "if its steps hold the same tokens from first to last",
         remedy=remedy,
         seconds=lost,
         step_after=step_after,
         gain_seconds=lost,
     )
-
-
-def _lost(steps: StepStatistics, step: float | None) -> tuple[float | None, float | None]:
-    """Seconds of a step by which it grew, and the step without them."""
-    if not step:
-        return None, None
-    return steps.growth_s if steps.jump is None else steps.jump_s, min(step, steps.start_s)
 
 
 def _grows_by_tokens(case: RunCase, steps: StepStatistics, least: float) -> Cleared | Undecided | None:
@@ -593,14 +563,11 @@ def _begins_too_fast(case: RunCase, found: StepStatistics) -> bool:
     )
 
 
-def _lines_of_growth(case: RunCase, jump: int | None) -> tuple[Origin, ...]:
+def _lines_of_growth(case: RunCase, steps: StepStatistics) -> tuple[Origin, ...]:
     """The first and last line that count, or those on both sides of the jump."""
-    statistics_of_run = case.measured.statistics if case.measured else None
-    if statistics_of_run is None:
-        return ()
     lines = {line.step: line.origin for line in case.evidence.steps if line.step is not None}
-    numbers = sorted(step for step in lines if (statistics_of_run.first or 0) <= step <= (statistics_of_run.last or step))
-    if jump is not None and jump in numbers[1:]:
-        at = numbers.index(jump)
+    numbers = sorted(step for step in lines if (steps.first or 0) <= step <= (steps.last or step))
+    if steps.jump in numbers[1:]:
+        at = numbers.index(steps.jump)
         numbers = numbers[at - 1 : at + 1]
     return tuple(lines[step] for step in dict.fromkeys((numbers[0], numbers[-1]))) if numbers else ()

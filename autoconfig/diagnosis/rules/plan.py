@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
 from autoconfig.diagnosis import timers
 from autoconfig.diagnosis.expectation import PIPELINE, Better, Expectation, expected_seconds
-from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, Undecided, caused, threshold
-from autoconfig.diagnosis.gain import cure_by
+from autoconfig.diagnosis.finding import (
+    CERTAIN,
+    CONSISTENT,
+    LIKELY,
+    Cause,
+    Cleared,
+    RunCase,
+    Undecided,
+    caused,
+    longest_phase,
+    threshold,
+)
+from autoconfig.diagnosis.gain import cured_step
 from autoconfig.evidence.records import Warned
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import NONE, Recompute
@@ -20,6 +32,7 @@ from autoconfig.training.space import Constraints
 
 WAITS = ("wait", "idle", "bubble", "exposed_generation", "stall", "queue")
 """Words in the names of phases of reinforcement learning in which GPUs wait."""
+CORE_ATTENTION = Recompute(granularity="selective", modules=("core_attn",))
 CLOSE = 0.01
 """Among plans this close to the fastest, the one with the fewest changed keys is named, as `check` does."""
 
@@ -28,18 +41,11 @@ def same_layout(e: Expectation) -> Better | None:
     """The same layout with less run again, where its activations fit with the chance that is asked for."""
     if e.plan is None or e.scenario is None or e.plan.recompute == NONE:
         return None
-    options = [NONE]
-    if e.plan.recompute.granularity == "full":
-        options.append(Recompute(granularity="selective", modules=("core_attn",)))
-    found = []
-    for recompute in options:
-        plan = replace(e.plan, recompute=recompute)
-        if violations(e.scenario, plan):
-            continue
-        report = report_plan(e.scenario, plan)
-        if report.fits and report.confidence.fit_probability >= threshold("R09", "fit_chance"):
-            found.append(report)
-    return _better(e, min(found, key=lambda one: one.step_seconds)) if found else None
+    less = [NONE, *([CORE_ATTENTION] if e.plan.recompute.granularity == "full" else [])]
+    plans = [replace(e.plan, recompute=recompute) for recompute in less]
+    reports = [report_plan(e.scenario, plan) for plan in plans if not violations(e.scenario, plan)]
+    fitting = [one for one in reports if one.fits and one.confidence.fit_probability >= threshold("R09", "fit_chance")]
+    return _better(e, min(fitting, key=lambda one: one.step_seconds)) if fitting else None
 
 
 def better_plan(e: Expectation) -> Better | None:
@@ -52,11 +58,9 @@ def better_plan(e: Expectation) -> Better | None:
     positions = [int(place) for place in np.flatnonzero(chances >= threshold("R09", "fit_chance"))]
     if not positions:
         return None
-    fastest = min(float(ranking.step_seconds[place]) for place in positions)
-    near = [place for place in positions if float(ranking.step_seconds[place]) <= fastest * (1 + CLOSE)]
-    own = e.plan
-    plan = min((ranking.plan(place) for place in near), key=lambda one: len(changed_keys(one, own)))
-    return _better(e, report_plan(e.scenario, plan))
+    fastest, own = min(float(ranking.step_seconds[place]) for place in positions), e.plan
+    near = [ranking.plan(place) for place in positions if float(ranking.step_seconds[place]) <= fastest * (1 + CLOSE)]
+    return _better(e, report_plan(e.scenario, min(near, key=lambda one: len(changed_keys(one, own)))))
 
 
 def _better(e: Expectation, report: PlanReport) -> Better | None:
@@ -67,17 +71,16 @@ def _better(e: Expectation, report: PlanReport) -> Better | None:
 def slow_plan(case: RunCase) -> Cause | Cleared | None:
     """R09: the step is about what its plan takes, and the same layout with less run again, or another plan, is far faster
     and fits; beyond the band any plan that is faster."""
-    e = case.expectation
-    if e is None or e.plan is None or e.scenario is None or case.step_seconds is None or case.ratio is None:
+    if case.planned is None or case.step_seconds is None or case.ratio is None:
         return None
     if case.ratio > threshold("R02", "ratio"):
         return None  # no plan explains what the plan itself does not take
+    e, scenario, own = case.planned
     better, words, certainty = _faster_plan(case, e)
     if better is None:
         return Cleared("no plan is much faster" if case.better is not None else "")
     plan = better.report.plan
-    cure = cure_by("", case.step_seconds, (e.scenario, e.plan), (e.scenario, plan), case.budget.measured(), kept=())
-    after = cure.step_after if cure else None
+    after = cured_step(case.step_seconds, (scenario, own), (scenario, plan), case.budget.measured(), kept=())
     peak, limit = better.report.peak_bytes / 2**30, better.report.limit_bytes / 2**30
     return caused(
         case,
@@ -88,7 +91,7 @@ def slow_plan(case: RunCase) -> Cause | Cleared | None:
         remedy=f"{plan} (autoconfig check says it in the launcher's words)",
         seconds=None if after is None else case.step_seconds - after,
         step_after=after,
-        cured=(plan, e.scenario),
+        cured=(plan, scenario),
     )
 
 
@@ -119,25 +122,15 @@ def waiting(case: RunCase) -> Cause | Cleared | Undecided | None:
 
 
 def _phases_wait(case: RunCase) -> Cause | None:
-    named = [one for one in case.evidence.phases if any(word in one.name.lower() for word in WAITS)]
-    totals = [one.seconds for one in case.evidence.phases if one.name.lower() in ("step", "total", "total step time")]
-    total = max(totals) if totals else case.step_seconds
-    if not named or not total:
+    longest, total = longest_phase(case, WAITS)
+    if longest is None or longest.seconds < threshold("R17", "wait_share") * total:
         return None
-    longest = max(named, key=lambda one: one.seconds)
-    if longest.seconds < threshold("R17", "wait_share") * total:
-        return None
-    figures = f"{longest.name}: {longest.seconds:.3g} of {total:.3g} s"
-    return caused(
-        case,
-        "R17",
+    words, figures = (
         "one side of the post-training waits for the other",
-        CERTAIN,
-        evidence=(longest.origin,),
-        figures=figures,
-        remedy="another split of the GPUs between training and generation (autoconfig rl)",
-        seconds=longest.seconds,
+        f"{longest.name}: {longest.seconds:.3g} of {total:.3g} s",
     )
+    remedy, lost = "another split of the GPUs between training and generation (autoconfig rl)", longest.seconds
+    return caused(case, "R17", words, CERTAIN, evidence=(longest.origin,), figures=figures, remedy=remedy, seconds=lost)
 
 
 def _warned_of_preemption(case: RunCase) -> Warned | None:
@@ -148,31 +141,29 @@ def _engine_waits(case: RunCase) -> Cause | None:
     """Half of an engine's lines or more show a full cache while requests wait, or sequences that are preempted; or its warnings
     count more of these than the first, of which it warns whatever comes after."""
     lines, warned = case.evidence.engines, _warned_of_preemption(case)
-    full = [one for one in lines if (one.waiting or 0) > 0 and (one.kv_cache_share or 0.0) >= threshold("R17", "engine_share")]
-    preempting = [one for one in lines if one.preempted]
-    shown = max(full, preempting, key=len)
-    often = bool(shown) and len(shown) * 2 >= len(lines)
-    if not often and (warned is None or (warned.count or 0) < threshold("R17", "preemptions")):
+    full = [one for one in lines if one.waiting and (one.kv_cache_share or 0.0) >= threshold("R17", "engine_share")]
+    shown = max(full, [one for one in lines if one.preempted], key=len)
+    often, preemptions = bool(shown) and len(shown) * 2 >= len(lines), (warned.count or 0) if warned is not None else 0
+    if not often and preemptions < threshold("R17", "preemptions"):
         return None
     words = "the engine's cache is full while requests wait: sequences are preempted and computed again"
     remedy = "more memory for the cache (--gpu-memory-utilization), fewer sequences at once, or more GPUs"
     parts = [f"{len(shown)} of {len(lines)} lines"] if often else []
     if warned is not None:
         parts.append(f"{warned.count} preemptions so far")
-    origin = warned.origin if warned is not None else shown[0].origin
-    return caused(case, "R17", words, LIKELY, evidence=(origin,), figures=", ".join(parts), remedy=remedy)
+    origins, figures = ((warned or shown[0]).origin,), ", ".join(parts)
+    return caused(case, "R17", words, LIKELY, evidence=origins, figures=figures, remedy=remedy, seconds=None)
 
 
 def _bubble(case: RunCase) -> Cause | None:
-    e = case.expectation
-    if e is None or e.plan is None or e.scenario is None or case.step_seconds is None or e.plan.pp == 1:
+    """Stages that wait longer than priced, or a price that is bubble for a good part."""
+    if case.planned is None or case.step_seconds is None or case.planned[2].pp == 1:
         return None
-    price = e.phases.get(PIPELINE, 0.0)
-    seconds, origins = case.budget.measured().get(PIPELINE), ()
+    e, scenario, plan = case.planned
+    price, seen = e.phases.get(PIPELINE, 0.0), case.budget.measured()
     receive = timers.timed(case.evidence, timers.RECEIVE)
-    if seconds is None and receive is not None:
-        seconds, origins = receive.most, receive.origins  # type: ignore[assignment]
-    micro_batches = e.scenario.workload.global_batch_size // (e.plan.dp * e.plan.mbs)
+    seconds = seen.get(PIPELINE, receive.most if receive is not None else None)
+    micro_batches = scenario.workload.global_batch_size // (plan.dp * plan.mbs)
     remedy = f"more micro-batches than {micro_batches} (a larger batch, a smaller one a step), or more virtual stages (vpp)"
     if seconds is not None:
         lost = seconds - price
@@ -180,15 +171,14 @@ def _bubble(case: RunCase) -> Cause | None:
             return None
         words = "the stages of the pipeline wait longer than their plan makes them"
         figures = f"{seconds:.3g} s, {price:.3g} s are expected"
+        origins = receive.origins if receive is not None and PIPELINE not in seen else ()
         return caused(case, "R17", words, LIKELY, evidence=origins, figures=figures, remedy=remedy, seconds=lost)
     share = price / e.step_seconds
-    if share < threshold("R17", "bubble_share") or not case.above_band or case.budget.measured():
+    if share < threshold("R17", "bubble_share") or not case.above_band or seen:
         return None
     words = f"too few micro-batches for the stages: {share:.0%} of the expected step is bubble already"
     after = None
-    try:
-        wider = e.scenario.with_batch(2 * e.scenario.workload.global_batch_size)
-        after = case.step_seconds * expected_seconds(wider, e.plan) / 2 / e.step_seconds
-    except InputError:
-        pass
-    return caused(case, "R17", words, CONSISTENT, remedy=remedy, seconds=case.gap_seconds, step_after=after)
+    with suppress(InputError):
+        wider = scenario.with_batch(2 * scenario.workload.global_batch_size)
+        after = case.step_seconds * expected_seconds(wider, plan) / 2 / e.step_seconds
+    return caused(case, "R17", words, CONSISTENT, remedy=remedy, step_after=after)

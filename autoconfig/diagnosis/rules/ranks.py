@@ -34,8 +34,6 @@ FAULTS = {
 }
 """Reasons of NVML for a lowered clock that are faults; a power cap at full load is none (NVML, clocks event reasons)."""
 COOL = "cooling, power supply and placement of that server; another node meanwhile"
-
-
 FORWARD_AND_BACKWARD = 3.0
 """Times of the forward pass: the backward one has twice its FLOPs."""
 
@@ -54,8 +52,7 @@ def _fault(case: RunCase) -> Cause | None:
             continue
         lowest = min(hit, key=lambda one: one.sm_mhz or float("inf"))
         figures = f"{reason} in {len(hit)} of {len(samples)} samples" + _clock_text(lowest)
-        lost, origins = case.gap_seconds or None, (lowest.origin,)
-        return caused(case, "R10", words, CERTAIN, evidence=origins, figures=figures, remedy=COOL, seconds=lost)
+        return caused(case, "R10", words, CERTAIN, evidence=(lowest.origin,), figures=figures, remedy=COOL)
     return None
 
 
@@ -77,30 +74,23 @@ def _throttled_cpu(case: RunCase) -> Cause | None:
     warning = next((one for one in case.evidence.warnings if one.kind == "cpu_throttled"), None)
     if warning is None:
         return None
-    often = (warning.count or 0) >= threshold("R10", "cpu_events")
-    words = "the host's processor is too hot and lowers its clock"
-    figures = f"{warning.count} times since its start"
-    lost = case.gap_seconds or None
-    certainty = LIKELY if often else CONSISTENT
-    return caused(case, "R10", words, certainty, evidence=(warning.origin,), figures=figures, remedy=COOL, seconds=lost)
-
-
-def _least_use() -> float:
-    return threshold("R10", "least_utilization")
+    words, figures = "the host's processor is too hot and lowers its clock", f"{warning.count} times since its start"
+    certainty = LIKELY if (warning.count or 0) >= threshold("R10", "cpu_events") else CONSISTENT
+    return caused(case, "R10", words, certainty, evidence=(warning.origin,), figures=figures, remedy=COOL)
 
 
 def _at_work(samples: Sequence[ClockSample]) -> list[ClockSample]:
     """The samples of GPUs that work: by their use, else by NVML's own reason, else by their power beside the one that draws
     most. A GPU that does nothing lowers its clock by itself."""
     most = max((one.power_watts for one in samples if one.power_watts), default=0.0)
-    idle = threshold("R10", "idle_power") * most
-    return [
-        one for one in samples if (one.utilization >= _least_use() if one.utilization is not None else not _is_idle(one, idle))
-    ]
+    idle_watts = threshold("R10", "idle_power") * most
 
+    def works(one: ClockSample) -> bool:
+        if one.utilization is not None:
+            return one.utilization >= threshold("R10", "least_utilization")
+        return "idle" not in one.reasons and (one.power_watts is None or one.power_watts >= idle_watts)
 
-def _is_idle(one: ClockSample, idle_watts: float) -> bool:
-    return "idle" in one.reasons or (one.power_watts is not None and one.power_watts < idle_watts)
+    return [one for one in samples if works(one)]
 
 
 def _clock_text(one: ClockSample) -> str:
@@ -119,7 +109,7 @@ def _limited(case: RunCase, busy: list[ClockSample]) -> Cause | None:
     _, own, least = min(limited, key=lambda item: item[0])
     words = f"the power limit is {least.limit_watts:,.0f} W where the GPU's own is {own:,.0f} W"
     remedy = f"nvidia-smi -pl {own:.0f}; or expect less (--power-limit {least.limit_watts:.0f})"
-    return caused(case, "R10", words, CERTAIN, evidence=(least.origin,), remedy=remedy, seconds=case.gap_seconds or None)
+    return caused(case, "R10", words, CERTAIN, evidence=(least.origin,), remedy=remedy)
 
 
 def _own_watts(case: RunCase, sample: ClockSample) -> float | None:
@@ -169,16 +159,8 @@ def _low(case: RunCase, busy: list[ClockSample]) -> Cause | None:
     words = f"the SM clock is {share:.0%} of the GPU's highest under load"
     certainty = LIKELY if case.above_band or case.expectation is None else CONSISTENT
     remedy = "power limit, application clocks (nvidia-smi -q -d CLOCK,PERFORMANCE), cooling"
-    return caused(
-        case,
-        "R10",
-        words,
-        certainty,
-        evidence=(one.origin,),
-        figures=_clock_text(one).lstrip(", "),
-        remedy=remedy,
-        seconds=case.gap_seconds or None,
-    )
+    figures = _clock_text(one).lstrip(", ")
+    return caused(case, "R10", words, certainty, evidence=(one.origin,), figures=figures, remedy=remedy)
 
 
 def _spread_of_clocks(case: RunCase) -> Cause | None:
@@ -206,8 +188,7 @@ def _spread_of_samples(case: RunCase) -> Cause | None:
     seen = by_gpu[slow][0]
     words = f"GPU {slow} runs at {medians[slow]:,.0f} MHz, the others at {others:,.0f}"
     works = seen.utilization is not None or seen.power_watts is not None or seen.reasons
-    seconds = case.gap_seconds or None
-    return caused(case, "R10", words, CERTAIN if works else LIKELY, evidence=(seen.origin,), remedy=COOL, seconds=seconds)
+    return caused(case, "R10", words, CERTAIN if works else LIKELY, evidence=(seen.origin,), remedy=COOL)
 
 
 SLOWER_IS_LESS = ("tflops", "relative_performance", "individual_performance")
@@ -280,23 +261,22 @@ def _slow_rank(case: RunCase, rank: int, certainty: str, origin: Origin, text: s
 
 
 def _stages(case: RunCase) -> int:
-    plan = case.expectation.plan if case.expectation else None
-    if plan is not None:
-        return plan.pp
+    if case.plan is not None:
+        return case.plan.pp
     values = case.evidence.plans[0].values if case.evidence.plans else {}
     text = values.get("pipeline_model_parallel_size", "1")
     return int(text) if text.isdigit() else 1
 
 
-def _expert_ranks(case: RunCase) -> int:
-    plan = case.expectation.plan if case.expectation else None
-    return plan.ep if plan is not None else 1
+def _forward(case: RunCase) -> timers.Timed | None:
+    """The timer of the forward pass, else of both."""
+    return timers.timed(case.evidence, timers.FORWARD) or timers.timed(case.evidence, timers.FORWARD_BACKWARD)
 
 
 def _peers(case: RunCase) -> dict[int, dict[int, float]]:
     """Stage -> rank -> seconds of its forward pass, where the timers say every rank; stages are blocks of ranks in Megatron's
     order (tp-cp-ep-dp-pp)."""
-    timer = timers.timed(case.evidence, timers.FORWARD) or timers.timed(case.evidence, timers.FORWARD_BACKWARD)
+    timer = _forward(case)
     return _by_stage(case, timer.by_rank) if timer is not None else {}
 
 
@@ -314,13 +294,13 @@ def _by_stage(case: RunCase, by_rank: Mapping[int, float]) -> dict[int, dict[int
 
 def _by_timers(case: RunCase) -> Cause | None:
     """The slowest rank over the median of its stage, by the timers; ranks of experts differ by their load (R08)."""
-    if _expert_ranks(case) > 1:
+    if case.plan is not None and case.plan.ep > 1:
         return None
     apart = [_worst_of(ranks) for ranks in _peers(case).values() if len(ranks) > 1]
     ratio, rank, lost = max(apart, key=lambda item: item[0], default=(0.0, 0, 0.0))
     if not ratio:
         return _by_extremes(case)
-    timer = timers.timed(case.evidence, timers.FORWARD) or timers.timed(case.evidence, timers.FORWARD_BACKWARD)
+    timer = _forward(case)
     if ratio < threshold("R14", "spread") or timer is None:
         return None
     text = f"{timer.name}: {ratio:.2f} times the median of its stage"
@@ -338,7 +318,7 @@ def _worst_of(ranks: Mapping[int, float]) -> tuple[float, int, float]:
 
 def _by_extremes(case: RunCase) -> Cause | None:
     """Least and most of the forward pass, where the plan gives all ranks equal work."""
-    timer, plan = timers.timed(case.evidence, timers.FORWARD), case.expectation.plan if case.expectation else None
+    timer, plan = timers.timed(case.evidence, timers.FORWARD), case.plan
     if timer is None or plan is None or timer.by_rank:
         return None
     if plan.pp > 1 or timer.least <= 0 or timer.most < threshold("R14", "spread") * timer.least:
@@ -368,7 +348,7 @@ def slow_stage(case: RunCase) -> Cause | Cleared | None:
     ratio = max(stages.values()) / statistics.mean(stages.values())
     if ratio < threshold("R16", "spread") or ratio < inside:
         return Cleared("stages alike")
-    timer = timers.timed(case.evidence, timers.FORWARD) or timers.timed(case.evidence, timers.FORWARD_BACKWARD)
+    timer = _forward(case)
     assert timer is not None
     longest = max(stages, key=lambda stage: stages[stage])
     more = "" if others <= 0 or per_layer[slow] < threshold("R16", "spread") * others else f", stage {slow} for its layers too"
@@ -377,26 +357,24 @@ def slow_stage(case: RunCase) -> Cause | Cleared | None:
 
 
 def _layers_share(case: RunCase, stages: int) -> Mapping[int, float]:
-    e = case.expectation
-    if e is None or e.plan is None or e.scenario is None or e.plan.pp != stages:
+    if case.planned is None or case.planned[2].pp != stages:
         return {}
-    layers = stage_layers(e.scenario.model, e.plan)
+    _, scenario, plan = case.planned
+    layers = stage_layers(scenario.model, plan)
     mean = sum(layers) / len(layers)
     return {stage: count / mean for stage, count in enumerate(layers) if count}
 
 
 def _stages_by_extremes(case: RunCase) -> Cause | Cleared | None:
     """Least and most of the forward pass where the plan has stages: more apart than head and embedding put them."""
-    e = case.expectation
     timer = timers.timed(case.evidence, timers.FORWARD)
-    if e is None or e.plan is None or e.plan.pp == 1 or timer is None or timer.least <= 0 or timer.by_rank:
+    if case.plan is None or case.plan.pp == 1 or timer is None or timer.least <= 0 or timer.by_rank:
         return None
     ratio = timer.most / ((timer.most + timer.least) / 2)
     if ratio < threshold("R16", "spread"):
         return Cleared("stages alike")
-    return _slow_stage(
-        case, LIKELY, timer.origins[0], f"{timer.name}: {timer.least:.3g} to {timer.most:.3g} s across ranks", ratio
-    )
+    text = f"{timer.name}: {timer.least:.3g} to {timer.most:.3g} s across ranks"
+    return _slow_stage(case, LIKELY, timer.origins[0], text, ratio)
 
 
 def _slow_stage(case: RunCase, certainty: str, origin: Origin, text: str, ratio: float) -> Cause:
@@ -425,14 +403,16 @@ def _steps_of_peers(case: RunCase, timer: timers.Timed | None) -> list[list[list
 
 def unbalanced_experts(case: RunCase) -> Cause | Cleared | None:
     """R08: ranks of the experts' group differ in their forward pass; or only a load of the busiest rank explains the step."""
-    e = case.expectation
-    if e is None or e.scenario is None or e.plan is None or not e.scenario.model.is_moe or e.plan.ep == 1:
+    if case.planned is None:
         return None
-    solved = solve.imbalance(e.scenario, e.plan, case.step_seconds) if case.step_seconds and case.above_band else None
+    _, scenario, plan = case.planned
+    if not scenario.model.is_moe or plan.ep == 1:
+        return None
+    solved = solve.imbalance(scenario, plan, case.step_seconds) if case.step_seconds and case.above_band else None
     explains = f"a busiest rank of {solved.value:.2f} times its share explains the step" if solved else ""
     timer = timers.timed(case.evidence, timers.FORWARD)
     steps = _steps_of_peers(case, timer)
-    spreads = _spreads(steps, timer, e.plan.pp)
+    spreads = _spreads(steps, timer, plan.pp)
     if spreads and timer is not None:
         return _unlike_ranks(case, timer, max(spreads), steps, explains)
     if solved is None or solved.value > threshold("R08", "solved") or case.evidence.traces:

@@ -20,8 +20,7 @@ def wrong_figure(case: RunCase) -> Cause | Cleared | None:
     """R12: the printed TFLOPS or MFU do not follow from the step's time and the plan by any counting that is in use; the slip
     that fits is named. Without a plan: the printed MFU and TFLOPS belong to the peak of no GPU."""
     lines = [line for line in case.evidence.steps if line.tflops_per_gpu or line.mfu]
-    e = case.expectation
-    if e is None or e.scenario is None or e.plan is None:
+    if case.planned is None:
         return _no_known_peak(case, lines)
     timed = [
         (line, seconds)
@@ -31,7 +30,7 @@ def wrong_figure(case: RunCase) -> Cause | Cleared | None:
     if not timed:
         return None
     line, seconds = sorted(timed, key=lambda one: one[1])[len(timed) // 2]
-    slip = _checked(case, line, seconds, e.scenario, e.plan)
+    slip = _checked(case, line, seconds, *case.planned[1:])
     return slip or Cleared("printed TFLOPS or MFU follow from the step's time")
 
 
@@ -171,33 +170,33 @@ def not_a_measurement(case: RunCase) -> Cause | Cleared | None:
     level_2 = timed_at_level_2(case)
     if level_2 is not None:
         words = "the step was timed with timers of level 2, which synchronise around each part: it is no measurement"
-        return caused(case, "R18", words, CERTAIN, evidence=(level_2,), remedy="time it with --timing-log-level 0")
+        return _no_measurement(case, words, "time it with --timing-log-level 0", level_2)
     measured = case.measured
-    if measured is None:
-        return None
-    if measured.statistics is None and case.evidence.traces and "profiler" in measured.source:
-        words = "the step is known under the profiler only, which makes it longer"
-        return caused(case, "R18", words, CONSISTENT, remedy="give the log of steps without the profiler")
-    found = measured.statistics
-    if found is None:
-        return None
-    if is_warming_up(case):
-        if not case.above_band:
+    if measured is None or measured.statistics is None:
+        if measured is None or not case.evidence.traces or "profiler" not in measured.source:
             return None
+        words = "the step is known under the profiler only, which makes it longer"
+        return _no_measurement(case, words, "give the log of steps without the profiler", certainty=CONSISTENT)
+    if is_warming_up(case):
         words = "only the first steps of the run are known, in which it warms up: it is no measurement"
-        lines = tuple(line.origin for line in case.evidence.steps[:1])
-        return caused(case, "R18", words, CERTAIN, evidence=lines, remedy="give the log of later steps")
-    steps = _steps_of_mean(case)
-    if found.mean_includes_warmup and steps is not None and steps < threshold("R18", "least_steps"):
+        lines = [line.origin for line in case.evidence.steps[:1]]
+        return _no_measurement(case, words, "give the log of later steps", *lines) if case.above_band else None
+    steps, mean = _steps_of_mean(case), measured.statistics.mean_includes_warmup
+    if mean and steps is not None and steps < threshold("R18", "least_steps"):
         words = f"the printed rate is a mean from the start over {steps:.0f} steps, warm-up in it"
-        return caused(case, "R18", words, CERTAIN, remedy="measure later steps alone", seconds=None)
-    return Cleared() if found.count >= threshold("R18", "least_measured") or found.mean_includes_warmup else None
+        return _no_measurement(case, words, "measure later steps alone")
+    return Cleared() if mean or measured.statistics.count >= threshold("R18", "least_measured") else None
+
+
+def _no_measurement(case: RunCase, words: str, remedy: str, *evidence: Origin, certainty: str = CERTAIN) -> Cause:
+    """A cause of R18, which explains no seconds."""
+    return caused(case, "R18", words, certainty, evidence=evidence, remedy=remedy, seconds=None)
 
 
 def is_warming_up(case: RunCase) -> bool:
     """Whether only the first steps of the run are known, or their mean: of the first --log-interval that the log's arguments
     say."""
-    steps = case.measured.statistics if case.measured else None
+    steps = case.statistics
     if steps is None or steps.warming_up:
         return steps is not None
     if steps.count != 1 or steps.warmup_dropped or steps.first is None:
@@ -228,9 +227,6 @@ def _steps_of_mean(case: RunCase) -> float | None:
     return line.elapsed / line.seconds if line.elapsed and line.seconds else None
 
 
-VERSION_KEYS = ("torch", "transformer_engine", "megatron_core", "nccl", "cuda", "driver", "version")
-
-
 def other_release(case: RunCase) -> Cause | Cleared | None:
     """R15: the same plan ran faster before, and versions or resolved arguments differ."""
     before = case.earlier
@@ -255,32 +251,17 @@ def other_release(case: RunCase) -> Cause | Cleared | None:
 
 
 QUIET = (
-    "path",
-    "dir",
-    "save",
-    "load",
-    "log",
-    "port",
-    "rank",
-    "seed",
-    "addr",
-    "name",
-    "tensorboard",
-    "wandb",
-    "iters",
-    "interval",
+    *("path", "dir", "save", "load", "log", "port", "rank", "seed", "addr", "name"),
+    *("tensorboard", "wandb", "iters", "interval"),
 )
 """Words in names of arguments that change no speed."""
 
 
 def _differing(before: RunCase, now: RunCase) -> list[tuple[str, str, str]]:
     """(name, before, now) of versions first, then of printed arguments."""
-    found = []
-    old = {fact.kind: fact.value for fact in before.evidence.links if fact.kind == "version"}
-    new = {fact.kind: fact.value for fact in now.evidence.links if fact.kind == "version"}
-    found += [("NCCL", old[kind], new[kind]) for kind in old if kind in new and old[kind] != new[kind]]
+    old, new = ([fact.value for fact in run.evidence.links if fact.kind == "version"][-1:] for run in (before, now))
+    differing = [("NCCL", was, is_now) for was, is_now in zip(old, new, strict=False)]
     for one, other in zip(before.evidence.plans[:1], now.evidence.plans[:1], strict=False):
-        keys = [key for key in {*one.values, *other.values} if not any(word in key for word in QUIET)]
-        pairs = [(key, one.values.get(key, "not given"), other.values.get(key, "not given")) for key in sorted(keys)]
-        found += [pair for pair in pairs if pair[1] != pair[2]]
-    return found
+        keys = sorted(key for key in {*one.values, *other.values} if not any(word in key for word in QUIET))
+        differing += [(key, one.values.get(key, "not given"), other.values.get(key, "not given")) for key in keys]
+    return [one for one in differing if one[1] != one[2]]
