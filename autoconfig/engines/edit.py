@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from autoconfig.engines.flags import ALIASES_OF_YAML, find
 from autoconfig.engines.reading import MODEL_SETTINGS, ReadStart
+from autoconfig.maps.spans import cut, quoted
 
 Changes = Sequence[tuple[str, str, str]]
 """(flag, value before, value after) as written.changed_flags has them; `on`: a switch, empty: not given."""
@@ -102,25 +103,7 @@ def _replaced(text: str, name: str, before: str, after: str) -> str | None:
 
 def _removed(text: str, name: str, value: str) -> str | None:
     match = _place(text, name, value)
-    if match is None:
-        return None
-    start, end = match.span()
-    quote = text[start - 1] if text[start - 1 : start] in ("'", '"') else ""
-    if quote and text[end : end + 1] == quote:
-        start, end = start - 1, end + 1
-    line = text[text.rfind("\n", 0, start) + 1 : start]
-    if re.fullmatch(r"\s*-\s*", line) or (not line.strip() and re.match(r"[ \t]*\\?(\n|$)", text[end:])):
-        start -= len(line)  # a line of its own
-        last = not re.match(r"[ \t]*\\\n", text[end:])
-        end = len(text) if (at := text.find("\n", end)) < 0 else at + 1
-        if last and text[:start].endswith("\\\n"):
-            return text[: start - 2].rstrip(" \t") + "\n" + text[end:]
-    elif quote:
-        comma = re.search(r",\s*$", text[:start])
-        start = comma.start() if comma else start
-    else:
-        start = len(text[:start].rstrip(" \t"))
-    return text[:start] + text[end:]
+    return None if match is None else cut(text, quoted(text, match.span()))
 
 
 def _added(text: str, read: ReadStart, flag: str, value: str) -> str | None:

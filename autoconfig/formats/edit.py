@@ -18,12 +18,12 @@ import yaml
 from autoconfig.formats.check import read_any
 from autoconfig.formats.recognise import FACTORY, SWIFT
 from autoconfig.formats.writers.trl import LAUNCH
+from autoconfig.maps.spans import replaced
 from autoconfig.megatron.check import CheckAnswer, FlagChange, changes_from, plan_flags, target
 from autoconfig.megatron.check_input import CheckInput, CheckRequest
 from autoconfig.megatron.edit import improved_text as improved_script
-from autoconfig.megatron.edit import place_of, refusal, same_software
+from autoconfig.megatron.edit import place_of, refusal, slip_of
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.price import Violation
 from autoconfig.training.rules import RULES
@@ -39,6 +39,8 @@ ANCHORS = (
 )
 """Beside these a setting goes that the file does not have."""
 CHECKPOINTING = "gradient checkpointing"
+Entry = tuple[yaml.Node, yaml.Node]
+"""Key and value of a mapping, with the places where they stand."""
 
 
 def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
@@ -63,7 +65,7 @@ def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
         again = read_any(text, replace(request, settings=settings))
     except InputError as error:
         raise refusal(f"with the changes the file is not read: {error}", changes) from None
-    if reason := _other(again, plan, scenario):
+    if reason := slip_of(again, plan, scenario):
         raise refusal(reason, changes)
     return text
 
@@ -90,21 +92,20 @@ def line_of(source: CheckInput, flag: str) -> int | None:
 
 
 def line_in(text: str, flag: str) -> int | None:
-    """Likewise in a text of overrides, YAML, JSON or TOML, or behind a command."""
-    *parents, last = [_plain(key) for key in flag.split(".")]
+    """Return the line, from 1, in which a key of YAML, JSON or TOML, an override or an option stands in a text; None where it
+    does not."""
+    *parents, last = _keys(flag)
     try:
         root = yaml.compose(text, Loader=yaml.CSafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
         root = None
     if isinstance(root, yaml.MappingNode):
-        section: yaml.Node | None = root
-        for parent in parents:
-            section = _entry(section, parent)[1] if isinstance(section, yaml.MappingNode) else None
-        found = _entry(section, last)[0] if isinstance(section, yaml.MappingNode) else None
+        section, missing = _section(root, parents)
+        entry = None if missing else _entry(section, last)
         with suppress(InputError):  # it stands there more than once
-            found = found or _entry_below(root, last)[0]
-        if found is not None:
-            return int(found.start_mark.line) + 1
+            entry = entry or _entry_below(root, last)
+        if entry is not None:
+            return int(entry[0].start_mark.line) + 1
     name = "[-_]".join(map(re.escape, re.split("[-_]", last)))
     table = re.search(rf"^[ \t]*+\[{re.escape('.'.join(parents))}\]", text, re.MULTILINE) if parents else None
     there = re.compile(rf"^(?!\s*(?:#|//)).*?(?<![\w-])(?:--)?{name}(?![\w-])", re.MULTILINE)
@@ -136,18 +137,6 @@ def line_of_rule(source: CheckInput, violation: Violation, fixes: Iterable[FlagC
     said = (word for key in keys for word in words_of(source, key))
     words = (*named, *said, *(fix.flag for fix in fixes if fix.old is not None))
     return next((line for word in words if (line := line_of(source, word)) is not None), None)
-
-
-def _other(again: CheckInput, plan: TrainPlan, scenario: Scenario) -> str:
-    """What the edited file says that was not asked for; empty where it is right."""
-    found = again.question.scenario
-    if again.plan != plan:
-        return f"with the changes the file reads as {again.plan}, not as {plan}"
-    if found.workload != scenario.workload:
-        return "the file works out its batch or sequence from what is changed"
-    if found.model != scenario.model or found.cluster != scenario.cluster or found.numerics != scenario.numerics:
-        return "with the changes the file reads as another model, cluster or precision"
-    return "" if same_software(found, scenario, plan) else "with the changes the file reads as other software"
 
 
 def _written_anew(scenario: Scenario) -> str:
@@ -198,15 +187,10 @@ def _option(text: str, change: FlagChange, command: re.Pattern[str]) -> str:
     if len(found) > 1:
         raise InputError(f"{change.flag} stands in the file more than once")
     said = f"--{_plain(change.flag)} {' '.join(change.new or ())}".rstrip()
-    if found and change.new is not None:
-        return f"{text[: found[0].end('before')]}{said}{text[found[0].end() :]}"
     if found:
-        left, right = text[: found[0].end("before")], text[found[0].end() :]
-        alone = re.match(r"[ \t]*+\\?[ \t]*+\n", right) if not found[0]["before"].strip() else None
-        return left.rstrip(" \t") + right[alone.end() :] if alone else left + right.lstrip(" \t")
-    if change.new is None:
-        return text
-    return command.sub(lambda match: f"{match[0]} {said}", text, count=1)
+        span = found[0].end("before"), found[0].end()
+        return replaced(text, [(span, "" if change.new is None else said)])
+    return text if change.new is None else command.sub(lambda match: f"{match[0]} {said}", text, count=1)
 
 
 _OVERRIDE = re.compile(r"(?<!\S)(?:model|train|trainer|data)\.[\w.]+=\S")
@@ -241,14 +225,14 @@ def _plain(name: str) -> str:
     return name.lstrip("-").replace("-", "_")
 
 
-def _keys(change: FlagChange) -> list[str]:
-    return [_plain(key) for key in change.flag.split(".")]
+def _keys(flag: str) -> list[str]:
+    return [_plain(key) for key in flag.split(".")]
 
 
 def _json(text: str, changes: Iterable[FlagChange]) -> str:
     tree = json.loads(text)
     for change in changes:
-        *parents, last = _keys(change)
+        *parents, last = _keys(change.flag)
         section: Any = tree
         for key in parents:
             if change.new is None and key not in section:
@@ -294,22 +278,15 @@ def _yaml(text: str, change: FlagChange) -> str:
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
         raise InputError("the file is no mapping")
-    *parents, last = _keys(change)
-    section, missing = root, list(parents)
-    while missing and isinstance(found := _entry(section, missing[0])[1], yaml.MappingNode):
-        section, missing = found, missing[1:]
-    if missing and section is root and (found := _entry_below(root, last))[0] is not None:
-        key, value = found
-    else:
-        key, value = (None, None) if missing else _entry(section, last) if parents else _entry_below(root, last)
-    new = None if change.new is None else json.dumps(_typed(change.new)).replace('"', "")
-    if key is not None and value is not None:
-        if new is None:
-            return _without(text, key, value, change.flag)
-        return f"{text[: value.start_mark.index]}{new}{text[value.end_mark.index :]}"
-    if new is None:
-        return text
-    return _inserted(text, _beside(root) if not parents else section, [*missing, last], new)
+    *parents, last = _keys(change.flag)
+    section, missing = _section(root, parents)
+    entry = _entry_below(root, last) if section is root else None if missing else _entry(section, last)
+    if change.new is None:
+        return text if entry is None else _without(text, *entry, change.flag)
+    new = json.dumps(_typed(change.new)).replace('"', "")
+    if entry is None:
+        return _inserted(text, section if parents else _beside(root), [*missing, last], new)
+    return f"{text[: entry[1].start_mark.index]}{new}{text[entry[1].end_mark.index :]}"
 
 
 def _without(text: str, key: yaml.Node, value: yaml.Node, flag: str) -> str:
@@ -322,31 +299,36 @@ def _without(text: str, key: yaml.Node, value: yaml.Node, flag: str) -> str:
     return text[:first] + rest
 
 
-def _entry(section: yaml.MappingNode, name: str) -> tuple[yaml.Node | None, yaml.Node | None]:
-    return next(((key, value) for key, value in section.value if _plain(str(key.value)) == name), (None, None))
+def _section(root: yaml.MappingNode, path: Sequence[str]) -> tuple[yaml.MappingNode, Sequence[str]]:
+    """Return the section at a path, as far as there is one, and the rest of the path."""
+    if path and (entry := _entry(root, path[0])) is not None and isinstance(entry[1], yaml.MappingNode):
+        return _section(entry[1], path[1:])
+    return root, path
 
 
-def _entry_below(section: yaml.MappingNode, name: str) -> tuple[yaml.Node | None, yaml.Node | None]:
-    """The entry of this name in a section or below it. Raises InputError where there are several."""
-    found, waiting = [], [section]
-    while waiting:
-        one = waiting.pop()
-        found += [(key, value) for key, value in one.value if _plain(str(key.value)) == name]
-        waiting += [value for _, value in one.value if isinstance(value, yaml.MappingNode)]
-    if len({id(value) for _, value in found}) > 1:
+def _sections(root: yaml.MappingNode) -> list[yaml.MappingNode]:
+    """Return a section and all below it, the outer ones first."""
+    sections = [root]
+    for section in sections:
+        sections += [value for _, value in section.value if isinstance(value, yaml.MappingNode)]
+    return sections
+
+
+def _entry(section: yaml.MappingNode, name: str) -> Entry | None:
+    return next((entry for entry in section.value if _plain(str(entry[0].value)) == name), None)
+
+
+def _entry_below(root: yaml.MappingNode, name: str) -> Entry | None:
+    """Return the entry of this name in a section or below it. Raises InputError where there are several."""
+    entries = [entry for section in _sections(root) for entry in section.value if _plain(str(entry[0].value)) == name]
+    if len({id(value) for _, value in entries}) > 1:
         raise InputError(f"{name} stands in the file more than once")
-    return found[0] if found else (None, None)
+    return entries[0] if entries else None
 
 
 def _beside(root: yaml.MappingNode) -> yaml.MappingNode:
-    """The section that holds the settings of the plan."""
-    waiting = [root]
-    while waiting:
-        one = waiting.pop(0)
-        if any(_entry(one, name)[0] is not None for name in ANCHORS):
-            return one
-        waiting += [value for _, value in one.value if isinstance(value, yaml.MappingNode)]
-    return root
+    """Return the section that holds the settings of the plan."""
+    return next((one for one in _sections(root) if any(_entry(one, name) for name in ANCHORS)), root)
 
 
 def _inserted(text: str, section: yaml.MappingNode, path: list[str], value: str) -> str:

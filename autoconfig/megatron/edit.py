@@ -8,12 +8,12 @@ changes are listed.
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from autoconfig.maps.spans import Span, quoted, replaced
 from autoconfig.megatron.argument_list import Arguments, Given, split_arguments
 from autoconfig.megatron.batch.scripts import argument_line, story
 from autoconfig.megatron.check import (
@@ -51,7 +51,6 @@ ANCHORS = (
     "--num-layers",
     "--hidden-size",
 )
-Edit = tuple[int, int, str]
 OF_THE_PLAN = ("Plan:", "Predicted ", "Calibration:", "Largest parts of the step:", "WARNING: this plan", "fp8_param_gather:")
 """How the lines of the head begin that change with the plan (scripts.story)."""
 _ARGUMENT = re.compile(r"    (--[a-z0-9-]+)(?P<values>(?: \S++)*+)(?:  # .*)?")
@@ -111,18 +110,27 @@ def edited_text(
     if source.kind == "script":
         text = _with_environment(text, missing_environment(source, plan))
     again = read_check(text, request)
-    result = again.question.scenario
-    if again.plan != plan:
-        raise refusal(f"with the changes the file reads as {again.plan}, not as {plan}", changes)
-    if result.workload != scenario.workload:
-        batches = f"{result.workload.global_batch_size} samples, not {scenario.workload.global_batch_size}"
+    if again.question.scenario.workload != scenario.workload:
         changes = (*changes, _batch(again, scenario))
-        raise refusal(f"the file works out its batch or sequence from what is changed: a step becomes {batches}", changes)
-    if result.model != scenario.model or result.cluster != scenario.cluster or not same_software(result, scenario, plan):
-        raise refusal("with the changes the file reads as another model, cluster or software", changes)
+    if reason := slip_of(again, plan, scenario):
+        raise refusal(reason, changes)
     if _others(again, changes) != _others(source, changes):
         raise refusal("the changes touch arguments that are not the plan's", changes)
     return text
+
+
+def slip_of(again: CheckInput, plan: TrainPlan, wanted: Scenario) -> str:
+    """Return what an edited file says that was not asked for; empty where it is right."""
+    read = again.question.scenario
+    if again.plan != plan:
+        return f"with the changes the file reads as {again.plan}, not as {plan}"
+    if read.workload != wanted.workload:
+        batches = f"{read.workload.global_batch_size} samples, not {wanted.workload.global_batch_size}"
+        return f"the file works out its batch or sequence from what is changed: a step becomes {batches}"
+    same = read.model == wanted.model and read.cluster == wanted.cluster and read.numerics == wanted.numerics
+    if same and same_software(read, wanted, plan):
+        return ""
+    return "with the changes the file reads as another model, cluster, precision or software"
 
 
 def _batch(source: CheckInput, wanted: Scenario) -> FlagChange:
@@ -168,27 +176,12 @@ def change_text(change: FlagChange) -> str:
     return f"{change.flag} {old} -> {new}"
 
 
-def _outside(line: str, spans: Sequence[tuple[int, int]]) -> str:
-    return "".join(sign for at, sign in enumerate(line) if not any(start <= at < end for start, end in spans))
-
-
-def _merged(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if joined and not text[joined[-1][1] : start].strip(" \t"):
-            joined[-1] = (joined[-1][0], end)
-        else:
-            joined.append((start, end))
-    return joined
-
-
 class _Editor:
     """Collects the edits of one file."""
 
     def __init__(self, text: str, argv: Sequence[Value], arguments: Arguments, changes: Sequence[FlagChange]) -> None:
         self.before, self.argv, self.given, self.changes = text, argv, arguments.given, changes
-        self.edits: set[Edit] = set()
-        self.removed: set[tuple[int, int]] = set()
+        self.edits: set[tuple[Span, str]] = set()
         self.added: list[str] = []
 
     def text(self, wanted: Flags) -> str:
@@ -204,15 +197,10 @@ class _Editor:
                 self._add_missing(family, wanted)
         if self.added:
             self._insert()
-        self.edits |= {(start, end, "") for start, end in self._whole_lines()}
-        edits = sorted(self.edits)
-        for (_, end, _), (start, _, _) in itertools.pairwise(edits):
-            if start < end:
-                raise refusal("two of the changed values stand in the same place", self.changes)
-        text = self.before
-        for start, end, replacement in reversed(edits):
-            text = text[:start] + replacement + text[end:]
-        return text
+        try:
+            return replaced(self.before, self.edits)
+        except ValueError as error:
+            raise refusal(str(error), self.changes) from None
 
     def _add_missing(self, family: Sequence[str], wanted: Flags) -> None:
         """Add what an older or shorter spelling said, and says no more (--recompute-activations)."""
@@ -239,18 +227,16 @@ class _Editor:
             raise refusal(f"{argument.name} has no value to replace", self.changes)
         if len(positions) == len(values):
             for position, value in zip(positions, values, strict=True):
-                self.edits.add((*self._span(position, argument.name, joined=position == argument.position), value))
+                self.edits.add((self._span(position, argument.name, joined=position == argument.position), value))
             return
-        start, end = self._quoted_span(positions[0], argument.name)
-        if positions[0] == argument.position or self.before[start - 1 : start] not in (" ", "\t", "\n"):
+        first, *others = (quoted(self.before, self._span(position, argument.name)) for position in positions)
+        if positions[0] == argument.position or self.before[first[0] - 1 : first[0]] not in (" ", "\t", "\n"):
             raise refusal(f"the values of {argument.name} do not stand apart", self.changes)
-        self.edits.add((start, end, " ".join(values)))
-        self.removed |= {self._quoted_span(position, argument.name) for position in positions[1:]}
+        self.edits |= {(first, " ".join(values)), *((span, "") for span in others)}
 
     def _remove(self, argument: Given) -> None:
-        self.removed |= {
-            self._quoted_span(position, argument.name) for position in {argument.position, *argument.value_positions}
-        }
+        positions = {argument.position, *argument.value_positions}
+        self.edits |= {(quoted(self.before, self._span(position, argument.name)), "") for position in positions}
 
     def _insert(self) -> None:
         text = self.before
@@ -258,53 +244,18 @@ class _Editor:
             if anchor not in self.given:
                 continue
             start, end = self._span(self.given[anchor].position, anchor)
-            if (start, end) in self.removed or (start > 0 and text[start - 1] in "\"'"):
+            if ((start, end), "") in self.edits or (start > 0 and text[start - 1] in "\"'"):
                 continue
             line_start = text.rfind("\n", 0, start) + 1
             indent = text[line_start:start]
             between = " "
             if not indent.strip():
-                continued = text[: max(0, line_start - 1)].endswith("\\") or self._line_end(start).endswith("\\")
+                line = text[start:].partition("\n")[0].rstrip("\r")
+                continued = text[: max(0, line_start - 1)].endswith("\\") or line.endswith("\\")
                 between = (" \\\n" if continued else "\n") + indent
-            self.edits.add((start, start, "".join(f"{words}{between}" for words in self.added)))
+            self.edits.add(((start, start), "".join(f"{words}{between}" for words in self.added)))
             return
         raise refusal("there is no place to add arguments", self.changes)
-
-    def _line_end(self, at: int) -> str:
-        end = self.before.find("\n", at)
-        return self.before[at : len(self.before) if end < 0 else end].rstrip("\r")
-
-    def _whole_lines(self) -> Iterator[tuple[int, int]]:
-        """Return what to cut: a line of which nothing but blanks, a backslash or a comment stays goes whole."""
-        text, touched = self.before, {place for start, end, _ in self.edits for place in (start, end)}
-        lines: dict[int, list[tuple[int, int]]] = {}
-        for start, end in self.removed:
-            lines.setdefault(text.rfind("\n", 0, start) + 1, []).append((start, end))
-        for first, spans in lines.items():
-            line = self._line_end(first)
-            after = first + len(line)
-            left = _outside(line, [(start - first, end - first) for start, end in spans]).strip()
-            continued = text[: max(0, first - 1)].rstrip("\r").endswith("\\")
-            empty = left == "\\" or (not continued and (not left or left.startswith("#")))
-            if empty and after < len(text) and not any(first <= place <= after for place in touched):
-                yield first, text.find("\n", after) + 1
-                continue
-            yield from (self._with_blanks(first, start, end) for start, end in _merged(text, spans))
-
-    def _with_blanks(self, first: int, start: int, end: int) -> tuple[int, int]:
-        """Return what is cut of a line that begins at `first`, with the blanks on one side: the words around stay one apart."""
-        text = self.before
-        before = text[first:start]
-        if before.strip() and text[start - 1] in " \t":
-            return first + len(before.rstrip(" \t")), end
-        while text[end : end + 1] in (" ", "\t") and text[end:].lstrip(" \t")[:1] not in ("\\", "#", "\n", ""):
-            end += 1
-        return start, end
-
-    def _quoted_span(self, position: int, name: str) -> tuple[int, int]:
-        start, end = self._span(position, name)
-        around = self.before[start - 1 : start], self.before[end : end + 1]
-        return (start - 1, end + 1) if around[0] == around[1] and around[0] in ("'", '"') else (start, end)
 
     def _span(self, position: int, name: str, *, joined: bool = False) -> tuple[int, int]:
         """Return where the characters of a word stand in the file; with `joined`, those behind `=`."""
