@@ -171,7 +171,7 @@ class Section:
         self.flat = dict(leaves(self.values))
         for name, text in self.settings.items():
             spend(len(self.flat) / 2 + len(self.text) / 8)
-            path = next((path for path in self.flat if name in (path, path.rpartition(".")[2], path.lstrip("-"))), None)
+            path = next((path for path in self.flat if name == path.lstrip("-") or f".{path}".endswith(f".{name}")), None)
             used = rf"\$(?:\{{(?:oc\.env:)?{re.escape(name)}\s*[:,}}]|{re.escape(name)}\b)"
             if path is not None or not re.search(used, self.text):
                 self.flat[path or name] = load_yaml(text)

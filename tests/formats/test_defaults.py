@@ -2,7 +2,7 @@
 
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
-from autoconfig.specs.remarks import sentences
+from autoconfig.specs.remarks import Effect, sentences
 
 from autoconfig.formats.check import read_any
 from autoconfig.megatron.check_input import CheckRequest
@@ -134,6 +134,15 @@ def test_experts_of_nemo_are_what_their_fields_say():
     assert found.question.scenario.numerics.moe_capacity_factor == 1.0
     with pytest.raises(UnsupportedError, match="encoders and decoders with fields of their own"):
         read(NEMO % ", encoder: {num_layers: 4}")
+
+
+def test_a_key_that_nemo_has_not_is_unknown():
+    """All that its reader did not ask for was said to be without effect."""
+    found = read(NEMO % ", tensor_model_paralel_size: 8, native_amp_init_scale: 1, recompute: null")
+    assert [remark.field for remark in found.unknown] == ["model.tensor_model_paralel_size"]
+    assert "model.native_amp_init_scale" in found.ignored
+    partial = read(NEMO % ", num_micro_batches_with_partial_activation_checkpoints: 1")
+    assert [remark.effect for remark in partial.not_modelled] == [Effect.MORE_MEMORY]
 
 
 def test_nodes_are_as_large_as_the_file_starts_processes_on_them():

@@ -15,7 +15,7 @@ from itertools import pairwise
 from autoconfig.formats.argument_names import argument_name
 from autoconfig.formats.bridge_recipes import published_recipes
 from autoconfig.formats.options import OVERRIDE, overrides_of, read_command
-from autoconfig.formats.readers.megatron_words import SIZES, SWITCHES, with_sizes, words_of
+from autoconfig.formats.readers.megatron_words import SIZES, SWITCHES, names_in, with_sizes, words_of
 from autoconfig.formats.record import Document, from_words, model_named, other_optimizer, unknown_keys, with_lora, word
 from autoconfig.formats.words import Header, header_of
 from autoconfig.formats.writers.bridge import PRECISIONS, settings
@@ -187,10 +187,10 @@ def _megatrons(document: Document, section: Section, model: ModelSpec) -> tuple[
     if (rows := plain.pop("vocab_size", None)) is not None:
         model = model.replace(vocab_size=int(str(rows)))
     own = Section(plain, document.text, {})
-    words = words_of(own)
-    sized = with_sizes(model, words, own)
+    names = names_in(own)
+    sized = with_sizes(model, words_of(own, names), own)
     skip = {*SIZES, *(argument_name(key) for key in SWITCHES)}
-    return words_of(own, [key for key in plain if argument_name(key) in skip]), sized
+    return words_of(own, {key: name for key, name in names.items() if name not in skip}), sized
 
 
 DISPATCHER, BACKEND = "moe_token_dispatcher_type", "moe_flex_dispatcher_backend"

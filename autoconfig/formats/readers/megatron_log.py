@@ -14,7 +14,7 @@ from typing import Any
 
 from autoconfig.evidence.dump import is_dump, read_plan
 from autoconfig.formats.argument_names import SWITCHED_OFF, argument_name
-from autoconfig.formats.readers.megatron_words import words_of
+from autoconfig.formats.readers.megatron_words import names_in, words_of
 from autoconfig.formats.record import Document, from_words
 from autoconfig.maps.tree import Section
 from autoconfig.megatron.argument_list import known_arguments
@@ -85,7 +85,8 @@ def read(document: Document) -> CheckInput:
     """The record of a log's arguments; GPUs are its world size. Raises InputError."""
     printed: Mapping[str, str] = document.values
     kept, left_out = _kept({name: _value(text) for name, text in printed.items()})
-    words = words_of(Section(kept, document.text, document.request.settings))
+    section = Section(kept, document.text, document.request.settings)
+    words = words_of(section, names_in(section))
     world = printed.get("world_size", "")
     gpus = int(world) if world.isdigit() and len(world) < 8 else None
     found = from_words(document, words, gpus, gpus_reason="the log prints no world_size")

@@ -7,15 +7,14 @@ Such are Megatron-LM's own YAML files: `MODEL_ARGS` of its functional tests, `AR
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from autoconfig.formats.argument_names import MEGATRON_ARGUMENTS, SWITCHED_OFF, argument_name
-from autoconfig.formats.record import Document, from_words, not_known, word
+from autoconfig.formats.record import Document, from_words, not_known, unknown_keys, word
+from autoconfig.maps.table import Map
 from autoconfig.maps.tree import Section
 from autoconfig.megatron.argument_list import known_arguments
 from autoconfig.megatron.check import plan_flags
@@ -52,45 +51,57 @@ def read(document: Document) -> CheckInput:
     return read_words(document, document.section(path), None)
 
 
-def words_of(section: Section, skip: Iterable[str] = ()) -> list[Value]:
-    """An argument list of all values of a section, but of paths that begin with one of `skip`."""
+def names_in(section: Section, skip: Iterable[str] = ()) -> dict[str, str]:
+    """Path -> the argument whose name it ends in, of all paths but those that begin with one of `skip`."""
+    left_out = tuple(skip)
+    below = tuple(f"{start}." for start in left_out)
+    paths = (path for path in section.flat if path not in left_out and not path.startswith(below))
+    return {path: argument_name(path.rpartition(".")[2]) for path in paths}
+
+
+def words_of(section: Section, names: Mapping[str, str]) -> list[Value]:
+    """An argument list of the values at paths, as the arguments that stand beside these; a value that is not known is named
+    where it is asked for."""
     words: list[Value] = []
-    for path, value in section.flat.items():
-        if any(path == start or path.startswith(f"{start}.") for start in skip):
-            continue
-        name = argument_name(path.rpartition(".")[2])
-        if isinstance(value, str) and "$" in value:
-            with suppress(InputError):  # named where its value is asked for
-                value = section.get(path)
-        if value in (None, {}, "None", "null", ""):
-            continue
-        argument = known_arguments().get(name)
-        if isinstance(value, bool):
-            off = SWITCHED_OFF.get(name) if argument is None else None
-            words += [word(name)] * value if off is None else [word(off)] * (not value)
-        elif argument is not None and argument.values == "0" and value in (0, 1, "0", "1"):
-            words += [word(name)] * (str(value) == "1")
-        else:
-            words += [word(name), *_values(section, path, name, value)]
+    for path in (path for path in section.flat if path in names):
+        try:
+            words += argument_words(names[path], section.get(path))
+        except InputError as error:
+            words += [word(names[path]), not_known(str(section.flat[path]), str(error))]
     return words
 
 
-def _values(section: Section, path: str, name: str, value: Any) -> list[Value]:
-    try:
-        value = section.get(path)
-    except InputError as error:
-        return [not_known(str(value), str(error))]
-    known = known_arguments().get(name)
+def argument_words(name: str, value: Any) -> list[Value]:
+    """An argument with its value; nothing where the value is null or switches nothing on."""
+    if value in (None, "null", ""):
+        return []
+    argument = known_arguments().get(name)
+    takes = "" if argument is None else argument.values
+    if isinstance(value, bool):
+        off = SWITCHED_OFF.get(name) if argument is None else None
+        return [word(name)] * value if off is None else [word(off)] * (not value)
+    if takes == "0" and value in (0, 1, "0", "1"):
+        return [word(name)] * (str(value) == "1")
     if isinstance(value, list):
-        if known is not None and known.values in ("1", "?"):
-            return [word(str(value).replace(" ", ""))]
-        return [word(item) for item in value]
+        return [word(name), *([word(str(value).replace(" ", ""))] if takes in ("1", "?") else map(word, value))]
     text = str(value)
-    if re.fullmatch(r"\[[0-9][0-9 ]*\]", text):
-        return [word(item) for item in text.strip("[]").split()]
-    if known is not None and known.values in ("*", "+", "2") and " " in text:
-        return [word(item) for item in text.split()]
-    return [word(text)]
+    numbers = text.strip("[]").split() if text.startswith("[") and text.endswith("]") else []
+    if numbers and all(number.isdigit() for number in numbers):
+        return [word(name), *map(word, numbers)]
+    return [word(name), *map(word, text.split() if takes in ("*", "+", "2") and " " in text else [text])]
+
+
+def field_words(fields: Mapping[str, Any]) -> list[Value]:
+    """The arguments among the fields of a map, which begin with two dashes."""
+    return [value for name, said in fields.items() if name.startswith("--") for value in argument_words(name, said)]
+
+
+def with_unread(answer: CheckInput, section: Section, table: Map, paths: Iterable[str]) -> CheckInput:
+    """The record with these paths, which nothing read, as without effect where the map says so, else as unknown."""
+    unread = list(paths)
+    harmless = (section.own_words.get(path, path) for path in unread if table.changes_nothing(path))
+    unknown = unknown_keys(section, (path for path in unread if not table.changes_nothing(path)))
+    return replace(answer, ignored=(*answer.ignored, *harmless), unknown=(*answer.unknown, *unknown))
 
 
 def with_sizes(model: ModelSpec, words: list[Value], section: Section) -> ModelSpec:
@@ -135,6 +146,6 @@ def read_words(
 ) -> CheckInput:
     """The record of a mapping of Megatron-LM's arguments. `node`: processes on each machine; `software`: what runs them;
     None: by the newest of them."""
-    words = words_of(section, skip)
+    words = words_of(section, names_in(section, skip))
     chosen = None if model is None else with_sizes(model, words, section)
     return from_words(document, words, gpus, node=node, model=chosen, spell=spelled, software=software)

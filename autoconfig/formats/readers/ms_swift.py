@@ -11,7 +11,7 @@ from autoconfig.formats.readers.hugging_face.preferences import not_supervised
 from autoconfig.formats.readers.hugging_face.sharding import require_sharding
 from autoconfig.formats.readers.hugging_face.trainer import keep_type, training
 from autoconfig.formats.readers.hugging_face.trainer import settings as trainer_settings
-from autoconfig.formats.readers.megatron_words import DEPTHS, spelled, words_of
+from autoconfig.formats.readers.megatron_words import DEPTHS, names_in, spelled, words_of
 from autoconfig.formats.record import Document, from_words, model_named, record, with_lora, word
 from autoconfig.formats.writers.ms_swift import settings
 from autoconfig.maps.table import load_map
@@ -110,7 +110,7 @@ def _megatron(document: Document, section: Section, gpus: int | None, node: int 
     for key, value in usual.items():
         if section.get(key) is None and not (key == "global_batch_size" and document.request.global_batch_size):
             section.flat[key] = value
-    words = words_of(section, (*SWIFT.more["own"], "seq_length", DEPTHS))
+    words = words_of(section, names_in(section, (*SWIFT.more["own"], "seq_length", DEPTHS)))
     model = model.replace(mtp_num_layers=section.whole(DEPTHS) or 0)  # trained only where it is asked for
     dtype = section.word("torch_dtype") or "bfloat16"
     words += [word("--seq-length"), word(length), word("--fp16" if dtype == "float16" else "--bf16")]
