@@ -1,14 +1,16 @@
-"""Commands of bash itself that change its variables or its options: assignments, `declare`, `read`, `set`, `shift`, `unset`."""
+"""Commands of bash itself that change its variables or its options, and what echo, expr, seq and cat print. Nothing is run."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 
+from autoconfig.megatron.shell.arithmetic import whole_number
 from autoconfig.megatron.shell.commands import (
     NEVER_RUN,
+    NOT_FOLLOWED,
     Assignment,
     Held,
     Part,
@@ -17,18 +19,17 @@ from autoconfig.megatron.shell.commands import (
     Word,
     first_reason,
     is_name,
+    joined,
     plain_value,
     reason_of,
     text_of,
     unknown,
 )
-from autoconfig.megatron.shell.printed import formatted
 from autoconfig.megatron.shell.syntax import Simple
-from autoconfig.megatron.shell.values import Variables, listed_values, value_of
+from autoconfig.megatron.shell.values import BLANKS, Variables, listed_values, value_of
 from autoconfig.planning.work import spend
 from autoconfig.specs.errors import UnsupportedError
 
-MAX_READ = 10_000
 DECLARES = frozenset({"export", "declare", "local", "readonly", "typeset"})
 _CHANGES = {
     "lastpipe": "the last command of a pipe runs in the shell itself",
@@ -48,8 +49,9 @@ def assign(variables: Variables, token: Word | Assignment, line: int) -> bool:
     name, held = token.name, variables.values.get(token.name, ())
     if name in variables.locked:
         raise UnsupportedError(f"line {line} assigns ${name}, which is readonly: bash refuses that; drop the line")
-    if token.index:
-        _set_element(variables, token)
+    if token.of_element:
+        why = f"an element of ${name} is set in line {line}, which is not followed: say --set {name}=VALUE"
+        variables.set(name, unknown(f"${name}", why))
     elif not isinstance(token.value, Word):
         elements = [value for word in token.value for value in listed_values(word, variables)]
         variables.set(name, [*(_elements(held) if token.append else ()), *elements])
@@ -57,7 +59,7 @@ def assign(variables: Variables, token: Word | Assignment, line: int) -> bool:
         value = value_of(token.value, variables)
         if token.append:
             value = (*_text(held), *value)
-        elif len(value) == 1 and value[0].unknown.endswith(NEVER_RUN):
+        elif len(value) == 1 and value[0].unknown.endswith((NEVER_RUN, NOT_FOLLOWED)):
             value = (replace(value[0], unknown=f"{value[0].unknown}: say --set {name}=VALUE"),)
         spend(len(value) + 1)
         variables.set(name, tuple(piece for piece in value if piece.text))
@@ -72,18 +74,6 @@ def _text(held: Held) -> Value:
 def _elements(held: Held) -> list[Value]:
     """What a variable holds, as the elements of an array."""
     return held if isinstance(held, list) else [held] if held else []
-
-
-def _set_element(variables: Variables, token: Assignment) -> None:
-    """NAME[INDEX]=VALUE: of an array whose elements are known, else the array is not known any more."""
-    held = variables.values.get(token.name, [])
-    spend(len(held))
-    index = int(token.index) if token.index.isdigit() and len(token.index) < 5 else -1
-    if isinstance(held, list) and isinstance(token.value, Word) and 0 <= index <= len(held) and not token.append:
-        variables.set(token.name, [*held[:index], value_of(token.value, variables), *held[index + 1 :]])
-    else:
-        why = f"an element of ${token.name} is set to what is not followed: say --set {token.name}=VALUE"
-        variables.set(token.name, unknown(f"${token.name}", why))
 
 
 def declare(
@@ -128,28 +118,46 @@ def _declare_text(variables: Variables, name: str, value: Value) -> None:
         variables.set(name, unknown(f"${name}", reason) if (reason := reason_of(value)) else plain_value(text))
 
 
+_READS = {
+    (): (False, False),
+    ("-r",): (True, False),
+    ("-d", ""): (False, True),
+    ("-r", "-d", ""): (True, True),
+    ("-rd", ""): (True, True),
+}
+"""Options of `read`: whether a backslash stands for itself, and whether all lines are read."""
+
+
 def read_into(variables: Variables, simple: Simple, fields: Sequence[Value], stdin: Value | None) -> bool | None:
-    """`[IFS=,] read [-r] [-d ''] NAMES` of a text that is known: whether it succeeds, which it does not where no sign that
-    ends a line is found. None where it is written otherwise, or the text is not known: nothing is set then."""
-    match = _READ.fullmatch("".join(f"{text_of(value)}\0" for value in fields[1:]))
-    signs = _own_signs(variables, simple)
-    if match is None or stdin is None or first_reason((*fields, stdin, signs)):
+    """Follow `[IFS=,] read [-r] [-d ''] NAMES` of a text that is known: whether it succeeds, as where the line has an end.
+    None where it is written otherwise, or the text is not known: nothing is set then."""
+    texts = [text_of(value) for value in fields[1:]]
+    names = texts[sum(1 for _ in takewhile(lambda text: not is_name(text), texts)) :]
+    mode = _READS.get(tuple(texts[: len(texts) - len(names)]))
+    own = [token.value for token in simple.words if isinstance(token, Assignment) and token.name == "IFS"]
+    signs = value_of(own[-1], variables) if own and isinstance(own[-1], Word) else plain_value(variables.signs_between())
+    if mode is None or not names or not all(map(is_name, names)) or stdin is None or first_reason((*fields, stdin, signs)):
         return None
-    text, flags, names = text_of(stdin), match["flags"], match["names"].split("\0")[:-1]
-    spend(len(text))
-    line, end, _ = (text, "", "") if "d" in flags else text.partition("\n")
-    words = _split(line, text_of(signs), 0 if "a" in flags else len(names))
-    if words is None or ("\\" in text and "r" not in flags):
+    line, end, _ = (text_of(stdin), "", "") if mode[1] else text_of(stdin).partition("\n")
+    words = _split(line, text_of(signs), len(names) - 1)
+    if words is None or ("\\" in text_of(stdin) and not mode[0]):
         return None
     values = [plain_value(word) if word else () for word in words]
-    if "a" in flags:
-        variables.set(names[0], values)
-        return bool(end)
     if len(names) == 1 and values[0]:
         values = [_where_it_stands(values[0][0], line, stdin)]
     for name, value in zip_longest(names, values, fillvalue=()):
         variables.set(str(name), value)
     return bool(end)
+
+
+def _split(line: str, signs: str, cuts: int) -> list[str] | None:
+    """The words between blanks, or between one other sign; None for other signs, and for one at the end."""
+    spend(len(line))
+    if not cuts and signs in ("", BLANKS):
+        return [line.strip(BLANKS) if signs else line]
+    if signs == BLANKS:
+        return re.split(f"[{BLANKS}]+", line.strip(BLANKS), maxsplit=cuts)
+    return line.split(signs, cuts) if len(signs) == 1 and not signs.isspace() and not line.endswith(signs) else None
 
 
 def _where_it_stands(piece: Piece, line: str, stdin: Value) -> Value:
@@ -158,29 +166,6 @@ def _where_it_stands(piece: Piece, line: str, stdin: Value) -> Value:
     start = line.index(piece.text)
     known = len(places) == len(text_of(stdin))
     return (replace(piece, origin=tuple(places[start : start + len(piece.text)])) if known else piece,)
-
-
-def _own_signs(variables: Variables, simple: Simple) -> Value:
-    """What ends a word for `IFS=SIGNS COMMAND`."""
-    own = [token.value for token in simple.words if isinstance(token, Assignment) and token.name == "IFS"]
-    return value_of(own[-1], variables) if own and isinstance(own[-1], Word) else plain_value(variables.signs_between())
-
-
-def _split(line: str, signs: str, most: int) -> list[str] | None:
-    """The words of a line that `read` takes, the rest in the last of `most` (0: all); None where it is odd."""
-    blank = not signs.strip()
-    if not blank and (any(sign.isspace() for sign in signs) or line[-1:] in signs):
-        return None
-    left = line.strip(signs) if signs and blank else line
-    if most == 1:
-        return [left]
-    if not signs or len(line) > MAX_READ:
-        return None
-    return re.split(f"[{re.escape(signs)}]{'+' if blank else ''}", left, maxsplit=max(0, most - 1))
-
-
-_READ = re.compile(r"(?P<flags>(?:-(?:r|a|ra|ar|r?d\0)\0)*+)(?P<names>(?:[A-Za-z_]\w*+\0)++)")
-"""The words behind `read`, each with a zero behind it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,9 +181,9 @@ class OwnCommand:
     def words(self) -> list[str]:
         return list(map(text_of, self.fields[1:]))
 
-    def forget(self, why: str) -> bool:
+    def forget(self, names: Iterable[str], why: str) -> bool:
         """Names that are not known behind it."""
-        for name in filter(is_name, self.words):
+        for name in filter(is_name, names):
             self.variables.set(name, unknown(f"${name}", f"${name} {why} (line {self.line}): say --set {name}=VALUE"))
         return True
 
@@ -241,28 +226,18 @@ def _getopts(call: OwnCommand) -> bool:
 
 
 def _printf(call: OwnCommand) -> bool | None:
-    """`printf -v NAME FORMAT WORDS`; None for one that prints."""
-    flag, name, *words = [*call.words, "", ""][: max(2, len(call.words))]
-    if flag != "-v" or not words:
-        return None
-    reason = first_reason(call.fields)
-    text = None if reason else formatted(words)
-    why = reason or f"what printf puts into ${name} in line {call.line} cannot be worked out"
-    call.variables.set(name, unknown(f"${name}", why) if text is None else plain_value(text))
-    return True
+    """`printf -v NAME FORMAT WORDS`, which is not worked out; None for one that prints."""
+    return call.forget(call.words[1:2], "is what printf -v makes") if call.words[:1] == ["-v"] else None
 
 
 def _unset(call: OwnCommand) -> bool:
-    """Names, and the last element of an array; every other element leaves a gap, which is not followed."""
+    """Names; an element of an array leaves a gap, which is not followed."""
     for word in call.words:
-        name, _, index = word.removesuffix("]").partition("[")
-        held = call.variables.values.get(name)
-        if not index and is_name(name):
-            call.variables.values.pop(name, None)
-        elif index and isinstance(held, list) and held and index in ("-1", str(len(held) - 1)):
-            call.variables.set(name, held[:-1])
-        elif index and isinstance(held, list) and not (index.isdigit() and len(index) < 7 and int(index) >= len(held)):
-            call.variables.set(name, unknown(f"${name}", f"an element of ${name} is unset: say --set {name}=VALUE"))
+        name, bracket, _ = word.partition("[")
+        if is_name(word):
+            call.variables.values.pop(word, None)
+        elif bracket and isinstance(call.variables.values.get(name), list):
+            call.forget([name], "has an element unset")
     return True
 
 
@@ -277,7 +252,7 @@ _BUILTINS: dict[str, Callable[[OwnCommand], bool | None]] = {
     "getopts": _getopts,
     "printf": _printf,
     "unset": _unset,
-    **dict.fromkeys(("read", "mapfile", "readarray"), lambda call: call.forget("is read while the script runs")),
+    **dict.fromkeys(("read", "mapfile", "readarray"), lambda call: call.forget(call.words, "is read while the script runs")),
 }
 QUIET = frozenset({*_BUILTINS, "cd"} - {"printf"})
 """Commands that print nothing."""
@@ -299,3 +274,35 @@ def ends_at_failure(fields: Sequence[Value], *, before: bool) -> bool:
         if re.fullmatch(r"[-+][a-df-z]*+e[a-z]*+", word) or (word in ("-o", "+o") and words[at + 1 : at + 2] == ["errexit"]):
             before = word[0] == "-"
     return before
+
+
+_OF_EXPR = re.compile(r"[0-9]+|[-+*/%()]|[<>]=?|!=")
+
+
+def printed(fields: Sequence[Value], stdin: Value | None) -> Value | None:
+    """Return what echo, expr, `seq FIRST LAST` and cat print; None for all other commands, and where it is not known."""
+    name, *words = map(text_of, fields)
+    match name.rsplit("/", 1)[-1]:
+        case "echo":
+            return _echo(fields[1:])
+        case "cat":
+            return None if words else stdin
+        case "expr" if not first_reason(fields) and all(map(_OF_EXPR.fullmatch, words)):
+            number = whole_number(" ".join(words))
+            return None if number is None else plain_value(f"{number}\n")
+        case "seq" if len(words) == 2 and all(word.isdecimal() and len(word) < 4 for word in words):
+            return plain_value("".join(f"{number}\n" for number in range(int(words[0]), int(words[1]) + 1)))
+    return None
+
+
+def _echo(fields: Sequence[Value]) -> Value | None:
+    """The words, with the places in the file that those have of which a part is not known; None where -e changes other signs
+    than line ends and tabs."""
+    texts = list(map(text_of, fields))
+    options = "".join(takewhile(lambda text: len(text) > 1 and text[0] == "-" and set(text[1:]) <= set("neE"), texts))
+    value = joined(fields[options.count("-") :], plain_value(" "))
+    changes = "e" in options and "\\" in text_of(value)
+    if first_reason(fields):
+        return None if changes or texts[0].startswith("-") else (*value, *plain_value("\n"))
+    text = text_of(value).replace("\\n", "\n").replace("\\t", "\t") if changes else text_of(value)
+    return None if changes and "\\" in text else plain_value(text if "n" in options else f"{text}\n")

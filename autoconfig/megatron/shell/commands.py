@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 NEVER_RUN = "is a command, and commands are never run"
+NOT_FOLLOWED = "is not followed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ class Assignment:
     name: str
     append: bool
     value: Word | tuple[Word, ...]
-    index: str = ""
+    of_element: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

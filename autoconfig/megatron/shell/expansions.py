@@ -1,5 +1,5 @@
-"""What bash makes of a text inside ${...} (ends cut off, patterns replaced, a part of it, other letters), and of the words that
-are handed over to a script or a function: $1, $2, ..., $@ and $#.
+"""What bash makes of a text inside ${...} (ends cut off, parts replaced, other letters), and of the words that are handed over
+to a script or a function: $1, $2, ..., $@ and $#.
 
 Only what every bash since 4.3 reads alike, in every locale: None for all else, which the caller then says is not known.
 """
@@ -14,95 +14,48 @@ from autoconfig.megatron.shell.commands import Held, Piece, Value, plain_value, 
 from autoconfig.planning.work import spend
 
 MAX_TEXT = 10_000
-MAX_TRIES = 5_000_000
-_NUMBER = r"-?(?:0|[1-9]\d{0,5})"
-_SLICE = re.compile(rf"\s*(?:({_NUMBER})|\(({_NUMBER})\))\s*(?::\s*({_NUMBER})\s*)?")
+_SPECIAL = frozenset("*?[]()\\")
+"""Signs that do not stand for themselves in a pattern."""
 
 Sign = tuple[str, str]
 """A character, and where it comes from: "bare" text of the script, "quoted" (it stands for itself), "value" of a variable."""
 
 
 def edited(text: str, how: str, signs: Sequence[Sign]) -> str | None:
-    """${name%pattern}, ${name#pattern} (doubled: the longest), ${name/pattern/text} and its kin, ${name:start:length},
-    ${name^^}, ${name,,}; `how` is the first sign, `signs` what stands behind it. None for everything else."""
-    pattern = "".join(sign for sign, _ in signs)
+    """Return the text of ${name%text}, ${name%text*}, ${name#text} and ${name#*text} (doubled: the longest), ${name/text/text},
+    ${name^^} and ${name,,}; `how` is the first sign, `signs` what stands behind it. None for everything else."""
+    behind = "".join(sign for sign, _ in signs)
     spend((len(text) + len(signs)) / 4)
-    if len(text) > MAX_TEXT or not (text + pattern).isascii():
+    if len(text) > MAX_TEXT or not (text + behind).isascii():
         return None
-    if how in ("^", ",") and pattern in ("", how):
-        change = str.upper if how == "^" else str.lower
-        return change(text) if pattern else change(text[:1]) + text[1:]
+    doubled = signs[:1] == [(how, "bare")]
+    signs = signs[doubled:]
+    if how in ("^", ",") and doubled and len(behind) == 1:
+        return text.upper() if how == "^" else text.lower()
     if how == "/":
-        return _replaced(text, signs)
-    if how == ":" and (span := sliced(pattern)):
-        return _part(text, *span)
-    return _trimmed(text, how, signs) if how in ("%", "#") else None
+        return _replaced(text, signs, every=doubled)
+    return _trimmed(text, how, signs, longest=doubled) if how in ("%", "#") else None
 
 
-def sliced(pattern: str) -> tuple[int, int | None] | None:
-    """(start, length) of `START:LENGTH`; None where it is no plain number."""
-    cut = _SLICE.fullmatch(pattern)
-    return None if cut is None else (int(cut[1] or cut[2]), None if cut[3] is None else int(cut[3]))
-
-
-def _part(text: str, start: int, length: int | None) -> str | None:
-    """Negative numbers count from the end; a start in front of the text leaves nothing. None where bash ends with an error."""
-    start += len(text) if start < 0 else 0
-    end = len(text) if length is None else len(text) + length if length < 0 else start + length
-    if start < 0 or start > len(text):
-        return ""
-    return None if end < start else text[start:end]
-
-
-def _trimmed(text: str, how: str, signs: Sequence[Sign]) -> str | None:
-    longest = signs[:1] == [(how, "bare")]
-    wanted = _compiled(text, signs[1:] if longest else signs)
-    if wanted is None:
+def _trimmed(text: str, how: str, signs: Sequence[Sign], *, longest: bool) -> str | None:
+    """Without a plain text at an end, or all that stands between it and that end. None for other patterns."""
+    starred = signs[:1] == [("*", "bare")] if how == "#" else signs[-1:] == [("*", "bare")]
+    signs = (signs[1:] if how == "#" else signs[:-1]) if starred else signs
+    plain = "".join(sign for sign, _ in signs)
+    if any(sign in _SPECIAL and origin != "quoted" for sign, origin in signs) or (starred and not plain):
         return None
-    cuts = range(len(text) + 1) if (how == "#") != longest else range(len(text), -1, -1)
-    for cut in cuts:
-        if wanted.fullmatch(text[cut:] if how == "%" else text[:cut]):
-            return text[:cut] if how == "%" else text[cut:]
-    return text
+    if not starred or plain not in text:
+        return text if starred else text.removeprefix(plain) if how == "#" else text.removesuffix(plain)
+    cut = text.find(plain) if (how == "#") != longest else text.rfind(plain)
+    return text[cut + len(plain) :] if how == "#" else text[:cut]
 
 
-def _replaced(text: str, signs: Sequence[Sign]) -> str | None:
-    """The first place of a plain text; all of them behind //; something in front of all behind /#, at the end behind /%."""
-    kind = signs[0][0] if signs and signs[0][0] in "/#%" and signs[0][1] == "bare" else ""
-    signs = signs[len(kind) :]
-    old, new = _sides(signs)
-    odd = any(sign in "*?[]()\\&#%" and origin != "quoted" for sign, origin in signs)
-    if odd or "\\" in new or not text or (old and kind in ("#", "%")):
-        return None  # & is what was found, from bash 5.2 on
-    if not old:
-        return {"#": new + text, "%": text + new}.get(kind)
-    return text.replace(old, new, -1 if kind == "/" else 1)
-
-
-def _sides(signs: Sequence[Sign]) -> tuple[str, str]:
-    """What is looked for, and behind a bare / what takes its place."""
+def _replaced(text: str, signs: Sequence[Sign], *, every: bool) -> str | None:
+    """With another text in the first place of a plain one, or in `every` one. None for patterns."""
     end = next((at for at, sign in enumerate(signs) if sign == ("/", "bare")), len(signs))
-    return "".join(sign for sign, _ in signs[:end]), "".join(sign for sign, _ in signs[end + 1 :])
-
-
-def _compiled(text: str, signs: Sequence[Sign]) -> re.Pattern[str] | None:
-    """A pattern of bash as one of Python, for use on `text`. It has no choices but its stars, so that the greedy match is the
-    longest. None for what is not surely read: brackets, extglob, patterns from variables."""
-    out = ""
-    for sign, origin in signs:
-        if origin == "quoted" or sign not in "*?[]()\\":
-            out += re.escape(sign)
-        elif origin == "value" or sign not in "*?":
-            return None
-        elif sign == "?":
-            out += "."
-        elif not out.endswith(".*"):
-            out += ".*"
-    tries = (len(text) + 1) ** (out.count(".*") + 1)
-    if tries > MAX_TRIES:
-        return None
-    spend((tries + len(text)) / 200 + len(out))
-    return re.compile(out, re.DOTALL)
+    old, new = ("".join(sign for sign, _ in side) for side in (signs[:end], signs[end + 1 :]))
+    odd = any(sign in _SPECIAL | set("&#%") and origin != "quoted" for sign, origin in signs)  # &: what is there, from 5.2 on
+    return None if odd or "\\" in new or not old or not text else text.replace(old, new, -1 if every else 1)
 
 
 def odd_pattern(text: str, options: frozenset[str], *, quoted: bool) -> bool:

@@ -12,7 +12,17 @@ from tree_sitter import Node
 
 from autoconfig.megatron.shell.arithmetic import NotKnownError
 from autoconfig.megatron.shell.branches import Exit, Leave, filled_in, join, spoiled
-from autoconfig.megatron.shell.builtins import DECLARES, QUIET, OwnCommand, assign, builtin, declare, ends_at_failure, read_into
+from autoconfig.megatron.shell.builtins import (
+    DECLARES,
+    QUIET,
+    OwnCommand,
+    assign,
+    builtin,
+    declare,
+    ends_at_failure,
+    printed,
+    read_into,
+)
 from autoconfig.megatron.shell.commands import (
     Assignment,
     Held,
@@ -37,10 +47,8 @@ from autoconfig.megatron.shell.launch import (
     container_environment,
     inner_script,
     launch_of,
-    remote_command,
     source_of,
 )
-from autoconfig.megatron.shell.printed import printed
 from autoconfig.megatron.shell.syntax import Simple, Text, parse
 from autoconfig.megatron.shell.unseen import anything, runs_unseen, sets_unknown_names, sourced
 from autoconfig.megatron.shell.values import Variables, computed, fields_of, listed_values, pattern_of, value_of
@@ -444,7 +452,7 @@ class Reader:
         if sets_unknown_names(text_of(fields[0]), fields) or not follows:
             anything(self.variables, fields, line)
 
-    def _write(self, simple: Simple, fields: Sequence[Value], stdin: Value | None, shows: tuple[Value, bool] | None) -> None:
+    def _write(self, simple: Simple, fields: Sequence[Value], stdin: Value | None, shows: Value | None) -> None:
         """Keep what `cat > FILE << END`, `tee FILE << END`, `echo WORDS > FILE` and `printf WORDS > FILE` write."""
         words = [text_of(value) for value in fields]
         tee = words[:1] == ["tee"] and simple.stdin is not None
@@ -452,8 +460,8 @@ class Reader:
         if simple.output is not None:
             names.append(text_of(value_of(simple.output[0], self.variables)))
             appends = appends or simple.output[1]
-        plain = words[0] in ("cat", "echo", "printf") and not first_reason(fields)
-        text = stdin if tee else shows[0] if shows is not None and plain else None
+        plain = words[0] in ("cat", "echo") and not first_reason(fields)
+        text = stdin if tee else shows if plain else None
         if names and text is not None:
             self._keep(names, text, appends=appends)
 
@@ -462,23 +470,21 @@ class Reader:
         spend(len(names) * sum(1 + len(self.files.get(name, ())) for name in names))
         self.files |= {name: (*(self.files.get(name, ()) if appends else ()), *text) for name in names}
 
-    def _with_prefix(
-        self, simple: Simple, name: str, fields: list[Value], line: int, shows: tuple[Value, bool] | None
-    ) -> bool | None:
+    def _with_prefix(self, simple: Simple, name: str, fields: list[Value], line: int, shows: Value | None) -> bool | None:
         """`NAME=VALUE COMMAND`: the variables are the command's alone. Those of a launch stay, as what it was started with."""
         prefix = [token for token in takewhile(lambda token: isinstance(token, Assignment), simple.words)]
         before = {token.name: self.variables.values.get(token.name) for token in prefix if isinstance(token, Assignment)}
         launches = len(self.launches)
         for token in prefix:
             assign(self.variables, token, line)
-        result = self._command(name, fields, line, shows if simple.output is None or shows is None else ((), shows[1]))
+        result = self._command(name, fields, line, shows if simple.output is None or shows is None else ())
         if len(self.launches) == launches:
             self.variables.restore(before)
             if runs_unseen(simple.words, fields):
                 anything(self.variables, fields, line)
         return result
 
-    def _command(self, name: str, fields: list[Value], line: int, shows: tuple[Value, bool] | None) -> bool | None:
+    def _command(self, name: str, fields: list[Value], line: int, shows: Value | None) -> bool | None:
         if name in TESTS:
             inner = inside(fields)
             self.why = first_reason(inner)
@@ -499,16 +505,14 @@ class Reader:
         if self.stdout is not None and name not in QUIET:
             if self.substitutes and shows is None:
                 raise Unprinted
-            self.stdout.append(None if shows is None else shows[0])
-        return shows[1] if shows is not None else self._program(name, fields, line)
+            self.stdout.append(shows)
+        return True if shows is not None else self._program(name, fields, line)
 
     def _program(self, name: str, fields: list[Value], line: int) -> bool | None:
         """A command that is none of bash's own: one that may start the program, or other commands."""
         if name in ("source", ".") and len(fields) > 1:
             self.notes.append(sourced(self.variables, fields, line))
             return True
-        if elsewhere := remote_command(fields):
-            return self._elsewhere(*elsewhere, line)
         if commands := inner_script(name, fields):
             return self._inner(*commands, apart=name != "eval")
         launch = launch_of(fields, line, self.program)
@@ -556,17 +560,6 @@ class Reader:
             self.calls -= 1
             self.stdin, self.stdout, self.substitutes, self.left, self.tested, self.supposed, self.notes, self.files = outer
         return None if value is None else _without_line_ends(value)
-
-    def _elsewhere(self, value: Value, before: list[Value], line: int) -> bool | None:
-        """A command that `ssh` and the like start on another machine, where no variable of this script is set."""
-        self.notes.append(f"line {line}: {text_of(before[0])} starts this on another machine, with variables of its own")
-        outer = self.variables
-        self.variables = Variables(fixed=outer.fixed, substitute=outer.substitute)
-        self.variables.values = {name: outer.values[name] for name in outer.fixed if name in outer.values}
-        try:
-            return self._inner(value, before, [], apart=True)
-        finally:
-            self.variables = outer
 
     def _inner(self, value: Value, before: list[Value], handed_over: list[Value], *, apart: bool) -> bool | None:
         self.calls += 1

@@ -52,7 +52,6 @@ _EXPRESSIONS = frozenset(
 _QUOTES = frozenset({"string", "raw_string", "ansi_c_string", "translated_string"})
 _GIVES = frozenset({"heredoc_redirect", "herestring_redirect"})
 _REDIRECTS = _GIVES | {"file_redirect"}
-_ESCAPED = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,11 +168,9 @@ class Text:
 
     def _assignment(self, node: Node) -> list[Assignment]:
         """Of a variable, or of an element of an array."""
-        name, value, index = node.child_by_field_name("name"), node.child_by_field_name("value"), ""
-        if name is not None and name.type == "subscript":
-            inside = name.child_by_field_name("index")
-            index = "?" if inside is None else self.text[inside.start_byte : inside.end_byte]
-            name = name.child_by_field_name("name")
+        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        of_element = name is not None and name.type == "subscript"
+        name = name.child_by_field_name("name") if name is not None and of_element else name
         if name is None or name.type != "variable_name":
             return []
         held: Word | tuple[Word, ...] = Word(parts=(), line=self.line(node))
@@ -182,7 +179,7 @@ class Text:
         elif value is not None:
             held = self.word(value)
         append = self.text.startswith("+=", name.end_byte)
-        return [Assignment(name=self.text[name.start_byte : name.end_byte], append=append, value=held, index=index)]
+        return [Assignment(name=self.text[name.start_byte : name.end_byte], append=append, value=held, of_element=of_element)]
 
     def test(self, node: Node) -> Simple:
         """Return the words of `[ ... ]` and `[[ ... ]]`."""
@@ -312,7 +309,7 @@ class Text:
             begin = self.text.index("'", start) + 1
             escaped = node.type == "ansi_c_string" and "\\" in self.text[begin : end - 1]
             part = self._literal(begin, end - 1, quoted=True)
-            yield _unescaped(part) if escaped else _without_brackets(part)
+            yield replace(part, kind="command", origin=()) if escaped else _without_brackets(part)
         elif node.type == "translated_string":
             yield from self._parts(node.children[-1], quoted=True)
         elif node.type in _EXPANSIONS:
@@ -403,11 +400,3 @@ def _without_brackets(part: Part) -> Part:
         return replace(part, kind="command", origin=())
     left = [(sign, place) for sign, place in signs if place is not None or sign == "$"]
     return replace(part, text="".join(sign for sign, _ in left), origin=tuple(place for _, place in left))
-
-
-def _unescaped(part: Part) -> Part:
-    """$'...' with its escapes; unknown where there are others than \\n, \\t and signs."""
-    if re.fullmatch(r"(?:[^\\]|\\[nt\\'\"])*", part.text, re.DOTALL) is None:
-        return replace(part, kind="command", origin=())
-    text = re.sub(r"\\(.)", lambda match: _ESCAPED[match[1]], part.text)
-    return replace(part, text=text, origin=(None,) * len(text))

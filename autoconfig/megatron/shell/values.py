@@ -15,12 +15,12 @@ from typing import Any
 from autoconfig.megatron.shell.arithmetic import NotKnownError, evaluate
 from autoconfig.megatron.shell.commands import (
     NEVER_RUN,
+    NOT_FOLLOWED,
     Held,
     Part,
     Piece,
     Value,
     Word,
-    first_reason,
     is_name,
     joined,
     known_text,
@@ -29,18 +29,17 @@ from autoconfig.megatron.shell.commands import (
     text_of,
     unknown,
 )
-from autoconfig.megatron.shell.expansions import Sign, edited, loose, odd_pattern, positions, shifted, sliced, whole
+from autoconfig.megatron.shell.expansions import Sign, edited, loose, odd_pattern, positions, shifted, whole
 from autoconfig.planning.work import spend
-from autoconfig.specs.errors import InputError
 
-MAX_BRACES = 10_000
+BLANKS = " \t\n"
+"""What ends a word where IFS is not set."""
 MAX_LOOKUPS = 200
 _ASSIGNED = re.compile(r"(?:\+\+|--)\s*+([A-Za-z_]\w*+)|(?<!\w)([A-Za-z_]\w*+)\s*+(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))")
 _SPECIAL = "#?@*$!-"
 _HANDED_OVER = ("@", "*")
 _EVERY = re.compile(r"\[[@*]\]([/%#^,]?)")
 """All elements of an array, with what is done to each of them."""
-_BRACES = re.compile(r"([^{},]*+)\{(?:(-?[0-9]{1,6})\.\.(-?[0-9]{1,6})(?:\.\.-?([0-9]{1,6}))?|([^{},]*+,[^{}]*+))\}([^{},]*+)")
 _IN_BRACES = re.compile(r"\{([^{}]*+)\}")
 _OF_THE_MACHINE = re.compile(
     r"(?:SLURM|PBS|LSB|OMPI|PMIX?|PALS|MV2|FLUX|COBALT|SGE)_\w+|HOSTNAME|HOSTTYPE|OSTYPE|USER|HOME|PWD|UID|SHELL|PATH"
@@ -122,7 +121,7 @@ class Variables:
     def signs_between(self) -> str:
         """Return the characters that end a word: those of IFS, or blanks."""
         held = self.values.get("IFS")
-        return text_of(held) if isinstance(held, tuple) and not reason_of(held) else " \t\n"
+        return text_of(held) if isinstance(held, tuple) and not reason_of(held) else BLANKS
 
 
 @dataclass
@@ -140,7 +139,7 @@ class _Fields:
         """Append pieces, beginning a new word at each blank; at other signs of IFS a piece is not known."""
         for piece in pieces:
             spend(2 + len(piece.text) / 8)
-            if not piece.unknown and signs != " \t\n" and set(piece.text) & set(signs):
+            if not piece.unknown and signs != BLANKS and set(piece.text) & set(signs):
                 self.rows[-1].append(replace(piece, unknown=f"how IFS={signs!r} splits {piece.text[:40]!r} is not followed"))
             elif piece.unknown:
                 starts, ends = (all(not text or text[at].isspace() for text in piece.choices) for at in (0, -1))
@@ -149,7 +148,7 @@ class _Fields:
                 self.rows[-1].append(piece)
                 if piece.choices and ends:
                     self.begin()
-            elif signs != " \t\n":
+            elif signs != BLANKS:
                 self.rows[-1].append(piece)
             else:
                 self._split_plain(piece)
@@ -205,26 +204,14 @@ def _gives_elements(part: Part, variables: Variables) -> bool:
 
 
 def listed_values(word: Word, variables: Variables) -> list[Value]:
-    """The values that a loop goes over, or an array holds, for one word: `fields_of`, and for {1..8..2} and {a,b} each that the
-    braces give; {1..$N} stays what it is, as bash expands braces before variables."""
+    """Return the values that a loop goes over, or an array holds, for one word: `fields_of`; of {1..8} and {a,b}, which are not
+    followed, one that is not known; {1..$N} stays what it is, as bash expands braces before variables."""
     spend(sum(len(part.text) for part in word.parts) / 8)
-    inner = [one for part in word.parts if part.kind == "literal" for one in _IN_BRACES.findall(part.text)]
-    bare = not any(part.quoted for part in word.parts) and any("," in one or ".." in one for one in inner)
-    match = _BRACES.fullmatch(text_of(value_of(word, variables))) if bare else None
-    if match is None or reason_of(value_of(word, variables)):
+    bare = "".join(part.text if part.kind == "literal" and not part.quoted else "$" for part in word.parts)
+    if not any("," in inner or (".." in inner and "$" not in inner) for inner in _IN_BRACES.findall(bare)):
         return fields_of(word, variables)
-    inner = match[5].split(",") if match[5] is not None else _counted(match, word.line)
-    spend(len(inner) * (2 + len(match[1] + match[6]) / 4) + len(match[0]) / 4)
-    return [plain_value(f"{match[1]}{text}{match[6]}") for text in inner]
-
-
-def _counted(match: re.Match[str], line: int) -> list[str]:
-    """The numbers of {FIRST..LAST..STEP}. Raises InputError where they are too many."""
-    first, last, step = int(match[2]), int(match[3]), int(match[4] or 1) or 1
-    if abs(last - first) // step > MAX_BRACES:
-        raise InputError(f"line {line}: a list of more than {MAX_BRACES:,} values is not read; simplify the script")
-    numbers = range(first, last + 1, step) or range(first, last - 1, -step)
-    return list(map(str, numbers))
+    shown = text_of(value_of(word, variables))
+    return [unknown(shown, f"the words that braces make of {shown[:40]} in line {word.line} are not followed: write each")]
 
 
 def _inner_words(rest: Word, variables: Variables) -> list[Value]:
@@ -238,7 +225,7 @@ def _is_array(part: Part, variables: Variables) -> bool:
     if part.kind != "variable":
         return False
     if part.text in _HANDED_OVER:
-        return isinstance(variables.values.get("@"), list) and part.operator in ("", "/", "%", "#", "^", ",", ":")
+        return isinstance(variables.values.get("@"), list) and part.operator in ("", "/", "%", "#", "^", ",")
     return _EVERY.fullmatch(part.operator) is not None
 
 
@@ -287,20 +274,7 @@ def _elements(part: Part, variables: Variables) -> list[Value]:
     spend(len(elements) + sum(len(piece.text) for element in elements for piece in element) / 4)
     match = _EVERY.fullmatch(part.operator)
     how = match[1] if match else part.operator
-    if how == ":":
-        return _some_words(elements, part, variables)
     return [_edited(element, how, part, variables) for element in elements] if how else elements
-
-
-def _some_words(words: list[Value], part: Part, variables: Variables) -> list[Value]:
-    """${@:START:LENGTH}; a word that is not known may be none or several."""
-    cut = sliced(text_of(rest)) if not reason_of(rest := value_of(part.rest, variables)) else None
-    if cut is None or cut[0] == 0 or (cut[1] or 0) < 0:
-        return [_unknown(part, variables)]
-    start = cut[0] - 1 if cut[0] > 0 else len(words) + cut[0]
-    if first_reason(words[: start if cut[0] > 0 and cut[1] is None else None]):
-        return [_unknown(part, variables)]
-    return words[start : None if cut[1] is None else start + cut[1]] if start >= 0 else []
 
 
 def _edited(value: Value, how: str, part: Part, variables: Variables) -> Value:
@@ -315,7 +289,7 @@ def _edited(value: Value, how: str, part: Part, variables: Variables) -> Value:
         if new is None or (kind == "bare" and set(new) & set("$`\"'~")):
             return _unknown(part, variables)  # what the grammar did not take apart
         signs += [(sign, kind) for sign in new]
-    changed = None if how != ":" and variables.odd_options else edited(text, how, signs)
+    changed = None if variables.odd_options else edited(text, how, signs)
     return value if changed == text else _unknown(part, variables) if changed is None else plain_value(changed)
 
 
@@ -327,7 +301,8 @@ def part_value(part: Part, variables: Variables) -> Value:
     if part.kind == "command":
         shown = part.text if len(part.text) <= 60 else f"{part.text[:57]}..."
         printed = variables.substitute(part) if variables.substitute else None
-        return printed if printed is not None else unknown(part.text, f"{shown} in line {part.line} {NEVER_RUN}")
+        why = NEVER_RUN if part.text[:1] == "`" or part.text[1:2] == "(" else NOT_FOLLOWED
+        return printed if printed is not None else unknown(part.text, f"{shown} in line {part.line} {why}")
     value = arithmetic(part, variables) if part.kind == "arithmetic" else _variable(part, variables)
     spend(2 + sum(len(piece.text) for piece in value) / 4)
     return value
@@ -350,22 +325,11 @@ def _variable(part: Part, variables: Variables) -> Value:
         return _instead(part, how, base, variables)
     if how in (":?", "?"):
         return base
-    if how in ("length[@]", "length[*]", "length"):
-        return _length(part, base, variables)
     if name in variables.odd and reason_of(base):
         return base
     if known_text(base) is None or held is None:
         return _unknown(part, variables)
     return _edited(base, how, part, variables)
-
-
-def _length(part: Part, base: Value, variables: Variables) -> Value:
-    """${#NAME}, and ${#NAME[@]}: how many elements there are."""
-    held, text = variables.values.get(part.text), known_text(base)
-    if isinstance(held, list) and (reason := first_reason(held)):
-        return unknown(f"${{#{part.text}}}", reason)
-    length = len(held) if isinstance(held, list) and part.operator != "length" else None if text is None else len(text)
-    return plain_value(str(length)) if length is not None and held is not None else _unknown(part, variables)
 
 
 def _element(elements: Sequence[Value], number: int) -> Value:
