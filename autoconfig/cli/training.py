@@ -177,7 +177,7 @@ def _searched(given: dict[str, Any], *, whole: bool) -> tuple[SearchAnswer, list
             what = f"{'adapters' if adapters else 'packed samples'} as Megatron-Bridge trains them{how}"
             return found, [f"{what}; --format trl ranks what TRL and accelerate run"]
         return found, []
-    from autoconfig.formats.ways import search_format
+    from autoconfig.formats.narrow import search_format
 
     return search_format(given, given["format"], shown, whole=whole)
 

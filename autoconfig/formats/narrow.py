@@ -1,8 +1,10 @@
-"""`autoconfig search --format`: the space narrowed to the plans that a trainer's format can say, and what that leaves out."""
+"""`autoconfig search --format`: the space narrowed to the plans that a trainer's format can say, and what that leaves out; of
+Hugging Face's Trainer, beside fp32 copies of all weights, what else trains them there in less memory, with what each costs.
+Where the copies do not fit, the first way that fits is answered, or one that loses no update and is as fast."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +13,7 @@ from autoconfig.formats.writers import trl
 from autoconfig.formats.writers.table import WRITERS
 from autoconfig.formats.writers.trainers import AXOLOTL, FACTORY
 from autoconfig.formats.writers.trl import unsharded
-from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.errors import GIB, InputError, option
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import DEFAULT_STACK, OWN_BUCKET, load_stack
@@ -144,3 +146,114 @@ def search_sayable(
     if answer.plans and (unsaid := writer.write(scenario, answer.plans[0].report.plan).unsaid):
         lines.append(f"not in the {form} file: {'; '.join(unsaid)}")
     return answer, lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """One way to train all weights in less memory than with fp32 copies and moments."""
+
+    name: str
+    options: str
+    costs: str
+    asks: Mapping[str, Any]
+    """Fields of a search for it."""
+
+    def asked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a search that this way changes."""
+        return {**given, **self.asks, "fix": (*given["fix"], *self.asks.get("fix", ()))}
+
+    def line(self, answer: SearchAnswer) -> str:
+        """Return what the way costs, and what its first plan takes."""
+        report = answer.plans[0].report
+        gib = f"{report.peak_bytes / GIB:.1f} of {report.limit_bytes / GIB:.1f} GiB"
+        return f"{self.name} ({self.options}), {self.costs}: {report.step_seconds:,.3g} s a step, {gib}"
+
+
+_ROUNDING = "updates below half a step of bf16 are lost (2^-9 of a weight)"
+WAYS = (
+    Way(
+        name="pure bf16",
+        options="--weights-are-masters",
+        asks={"weights_are_masters": True},
+        costs=f"8 bytes a parameter for 16; {_ROUNDING}",
+    ),
+    Way(
+        name="pure bf16 and Adam's moments in 8 bits",
+        options="--weights-are-masters --optimizer adam8bit",
+        asks={"weights_are_masters": True, "optimizer": "adam8bit"},
+        costs=f"6 bytes a parameter for 16; {_ROUNDING}, moments are rounded in blocks of 256",
+    ),
+    Way(
+        name="Adam's moments in 8 bits",
+        options="--optimizer adam8bit",
+        asks={"optimizer": "adam8bit"},
+        costs="10 bytes a parameter for 16; moments are rounded in blocks of 256",
+    ),
+    Way(
+        name="optimizer state in CPU memory (DeepSpeed)",
+        options="--fix offload=1",
+        asks={"fix": ("offload=1",)},
+        costs="no rounding; gradients and weights pass the host link in each step, and Adam runs on the CPU",
+    ),
+)
+KEEPS_WEIGHTS = (
+    "weights_are_masters",
+    "optimizer",
+    "main_params_dtype",
+    "exp_avg_dtype",
+    "exp_avg_sq_dtype",
+    "software",
+    "packed_length",
+)
+"""Fields of which one that is given says how the weights are kept, so that nothing else is looked for."""
+
+
+def search_format(
+    given: Mapping[str, Any], form: str, progress: Callable[[str], None] | None = None, *, whole: bool = False
+) -> tuple[SearchAnswer, list[str]]:
+    """Return the plans that a format can say, and sentences: what it leaves out, which other ways there are to train all
+    weights. Raises InputError."""
+    if not _is_ordinary(given, form):
+        return search_sayable(given, form, progress, whole=whole)
+    answer, lines, refused = None, list[str](), None
+    try:
+        answer, lines = search_sayable(given, form, progress, whole=whole)
+    except InputError as error:
+        refused = error
+    fits = [(way, other) for way in WAYS if (other := _tried(way, given, form)) is not None and other.plans]
+    if refused is not None and not fits:
+        raise refused
+    if answer is not None and (answer.plans or not fits):
+        return answer, lines + [f"other ways to train all weights: {way.line(other)}" for way, other in fits]
+    best = _best(fits)
+    miss = None if answer is None else answer.ranking.closest
+    excess = "" if miss is None else f" ({miss.excess_bytes / GIB:,.1f} GiB too much)"
+    answer, lines = search_sayable(best.asked(given), form, progress, whole=whole)
+    why = f"does not fit with fp32 copies of the weights{excess}"
+    lines.append(f"{why}: answered is {best.name} ({best.options}), {best.costs}")
+    return answer, lines + [f"another way: {way.line(other)}" for way, other in fits if way is not best]
+
+
+def _best(fits: Sequence[tuple[Way, SearchAnswer]]) -> Way:
+    """Return the first way that fits, or the fastest of those that lose no update and are as fast."""
+    seconds = {way.name: answer.plans[0].report.step_seconds for way, answer in fits}
+    exact = [way for way, _ in fits if _ROUNDING not in way.costs and seconds[way.name] <= seconds[fits[0][0].name]]
+    return min(exact, key=lambda one: seconds[one.name], default=fits[0][0])
+
+
+def _is_ordinary(given: Mapping[str, Any], form: str) -> bool:
+    """Return whether all weights are trained and nothing is said of how they are kept."""
+    named = any(given.get(name) is not None for name in KEEPS_WEIGHTS)
+    fixed = any(key in text for text in given.get("fix") or () for key in ("offload", "fsdp", "dist_opt"))
+    full = given.get("peft") in (None, "none") and given.get("precision") in (None, "bf16")
+    return form in EXPORTED and full and not named and not fixed
+
+
+def _tried(way: Way, given: Mapping[str, Any], form: str) -> SearchAnswer | None:
+    """Return the answer for a way; None where the format, the GPU or the model has it not."""
+    if "fix" in way.asks and form != "trl" and WRITERS[form].software != ZERO:
+        return None
+    try:
+        return search_sayable({**way.asked(given), "top": 1}, form)[0]
+    except InputError:
+        return None
