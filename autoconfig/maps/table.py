@@ -31,7 +31,7 @@ The engine knows no framework: who reads another kind of file writes a table, an
     constant = true                    # written as it stands
 
     [[section]]                        # more fields, in the order of the table: keys below one path, under one condition
-    at = "actor.megatron"
+    at = "actor.megatron"              # or several, of which the first one is written: ["parallelism", "experimental"]
     when = { back_end = "megatron" }
     [section.fields]
     tp = { keys = ["tensor_model_parallel_size"], type = "count" }
@@ -206,9 +206,12 @@ def map_of(table: Mapping[str, Any]) -> Map:
 
 def _rows(section: Mapping[str, Any]) -> list[FieldRow]:
     """The entries of a section, below its path and under its condition."""
-    before, when = f"{section['at']}." if "at" in section else "", section.get("when", {})
+    at, when = section.get("at", ""), section.get("when", {})
+    before = [f"{path}." if path else "" for path in (at if isinstance(at, list) else [at])]
     rows = [FieldRow(name=name, **_tuples(FieldRow, row)) for name, row in section["fields"].items()]
-    return [replace(row, keys=tuple(before + key for key in row.keys), when={**when, **row.when}) for row in rows]
+    return [
+        replace(row, keys=tuple(path + key for key in row.keys for path in before), when={**when, **row.when}) for row in rows
+    ]
 
 
 def _check_conditions(entries: Iterable[FieldRow], rules: Iterable[KeyRule], of_code: Iterable[str]) -> None:
