@@ -44,7 +44,8 @@ The engine knows no framework: who reads another kind of file writes a table, an
     [[not_modelled]]                   # a remark
     keys = ["zero.zenflow"]
     effect = "time"                    # of autoconfig.specs.remarks.Effect
-    why = "weights are updated on the CPU: less time"   # of a rule without keys, which `when` decides, with {field}s in it
+    why = "weights are updated on the CPU: less time"   # of a rule without keys, which `when` decides, with {field}s in it;
+                                       # or one for each key: why."zero.zenflow" = "..."
 
 A condition names fields of the map, or words that code says: `of_code = ["alone"]`; any other name is an error.
 Words are compared in small letters, and may hold `*` and `?` as in names of files.
@@ -196,7 +197,7 @@ def map_of(table: Mapping[str, Any]) -> Map:
     more = dict(table)
     entries = _rows({"fields": more.pop("fields", {})})
     entries += [row for section in more.pop("section", ()) for row in _rows(section)]
-    rules = {name: tuple(_rule(row) for row in more.pop(name, ())) for name in ("refused", "not_modelled")}
+    rules = {name: tuple(rule for row in more.pop(name, ()) for rule in _rules(row)) for name in ("refused", "not_modelled")}
     harmless = tuple(more.pop("harmless", ()))
     if "*" in harmless:
         raise ValueError("harmless: every key is none; a key that no table names is unknown")
@@ -236,9 +237,12 @@ def load_map(name: str) -> Map:
     return map_of(tomllib.loads(file.read_text(encoding="utf-8")))
 
 
-def _rule(row: Mapping[str, Any]) -> KeyRule:
+def _rules(row: Mapping[str, Any]) -> list[KeyRule]:
+    """The rules of a row, one for each key where it says a reason for each."""
+    if isinstance(row.get("why"), dict):
+        return [rule for key, why in row["why"].items() for rule in _rules({**row, "keys": [key], "why": why})]
     effect = {"effect": Effect[row["effect"].upper()]} if "effect" in row else {}
-    return KeyRule(**{**_tuples(KeyRule, row), **effect})
+    return [KeyRule(**{**_tuples(KeyRule, row), **effect})]
 
 
 def _tuples(kind: type, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from autoconfig.formats.hooks.accelerate import ACCELERATE
-from autoconfig.formats.hooks.deepspeed import DEEPSPEED
 from autoconfig.formats.hooks.table import MAPPED
 from autoconfig.formats.mapped import MappedFormat
 from autoconfig.formats.words import Settings, Written
@@ -38,7 +36,7 @@ class Writer:
     """Stack as which its trainer is priced where a search names none; None: the usual one."""
 
 
-WRITERS: dict[str, Writer | MappedFormat] = {
+WRITERS: dict[str, Writer | MappedFormat | trainers.TrainerFormat] = {
     "deepspeed": MAPPED["deepspeed"],
     "accelerate": MAPPED["accelerate"],
     "megatron-yaml": Writer(write=megatron_yaml.write, refused=megatron_yaml.refused, settings=megatron_yaml.settings),
@@ -51,19 +49,6 @@ WRITERS: dict[str, Writer | MappedFormat] = {
     "primus": Writer(write=primus.write, refused=primus.refused, settings=primus.settings, software=DEFAULT_STACK),
     "nanotron": MAPPED["nanotron"],
     "trl": Writer(write=trl.write, refused=trl.refused, settings=trl.settings, wish=trl.WISH, software=trl.SOFTWARE),
-    trainers.FACTORY: Writer(
-        write=trainers.write_factory,
-        refused=trainers.refused_by_factory,
-        settings=trainers.settings_of_factory,
-        wish=DEEPSPEED.wish,
-        software="deepspeed",
-    ),
-    trainers.AXOLOTL: Writer(
-        write=trainers.write_axolotl,
-        refused=trainers.refused_by_axolotl,
-        settings=trainers.settings_of_axolotl,
-        wish=ACCELERATE.wish,
-        software=trl.SOFTWARE,
-    ),
+    **trainers.FORMATS,
 }
 WRITERS |= {name: one for name, one in MAPPED.items() if name not in WRITERS}

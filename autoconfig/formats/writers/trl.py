@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -99,19 +99,14 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
     return found
 
 
-def lines_of(values: Mapping[str, Any]) -> list[str]:
-    """Lines of YAML."""
-
-    def text(value: Any) -> str:
-        return (
-            str(value).lower()
-            if isinstance(value, bool)
-            else f"[{', '.join(value)}]"
-            if isinstance(value, list)
-            else str(value)
-        )
-
-    return [f"{name}: {text(value)}" for name, value in values.items()]
+def lines_of(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lines of YAML."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from (f"{name}:", *(f"  {line}" for line in lines_of(value)))
+        else:
+            text = f"[{', '.join(value)}]" if isinstance(value, list) else value
+            yield f"{name}: {str(value).lower() if isinstance(value, bool) else text}"
 
 
 def write(scenario: Scenario, plan: TrainPlan) -> Written:

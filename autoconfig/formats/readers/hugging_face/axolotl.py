@@ -9,17 +9,13 @@ from autoconfig.formats.hooks.deepspeed import DEEPSPEED
 from autoconfig.formats.readers.hugging_face.preferences import not_supervised
 from autoconfig.formats.readers.hugging_face.sharding import is_named, names_deepspeed
 from autoconfig.formats.readers.hugging_face.trainer import TRAINER, keep_type, settings, settings_of_fsdp, training
-from autoconfig.formats.record import Document, record
-from autoconfig.formats.words import Settings
-from autoconfig.formats.writers import trl
-from autoconfig.formats.writers.trainers import settings_of_axolotl
+from autoconfig.formats.record import Document, Spell, record
+from autoconfig.formats.writers import trainers, trl
 from autoconfig.maps.read import read_entry
 from autoconfig.maps.table import load_map
 from autoconfig.maps.tree import Section
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import UnsupportedError
-from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.scenario import Scenario
 
 AXOLOTL = load_map("axolotl")
 _ALGORITHMS = {"reward_model": "reward", "process_reward_model": "prm"}
@@ -47,22 +43,16 @@ def read(document: Document) -> CheckInput:
     zero = names_deepspeed(section)
     if not zero and not run.fsdp and not section.has("use_liger_kernel"):
         run.software = trl.SOFTWARE
-    spell = _of_zero if zero else _of_list if section.flat.get("fsdp") not in (None, True) else settings_of_axolotl
+    listed = section.flat.get("fsdp") not in (None, True)  # fsdp: [full_shard, auto_wrap], as before FSDP2
+    own = trainers.FORMATS[trainers.AXOLOTL].settings
+    spell = _in_its_words(settings) if zero else _in_its_words(settings_of_fsdp) if listed else own
     return record(document, run, section, spell, keep_type(section, run, DEEPSPEED.wish if zero else ACCELERATE.wish))
 
 
-def _of_zero(scenario: Scenario, plan: TrainPlan) -> Settings:
-    return _in_its_words(settings(scenario, plan))
-
-
-def _of_list(scenario: Scenario, plan: TrainPlan) -> Settings:
-    """Of a file that says `fsdp: [full_shard, auto_wrap]`, as axolotl before FSDP2."""
-    return _in_its_words(settings_of_fsdp(scenario, plan))
-
-
-def _in_its_words(found: Settings) -> Settings:
+def _in_its_words(spell: Spell) -> Spell:
+    """Return the words for a plan, by axolotl's names."""
     words = AXOLOTL.more["words"]
-    return {words.get(name, name): texts for name, texts in found.items()}
+    return lambda scenario, plan: {words.get(name, name): texts for name, texts in spell(scenario, plan).items()}
 
 
 def _translate(section: Section) -> str:
