@@ -65,21 +65,11 @@ def test_links_resolve(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-MOVED = ROOT / "docs" / "moved.md"
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page != MOVED], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_named_files_exist(page: Path) -> None:
     folders = "specs|memory_model|time_model|autoconfig|tests|docs|benchmarks"
     for name in re.findall(rf"`((?:{folders})/[\w./-]+\.\w+)`", page.read_text()):
         assert (ROOT / name).exists(), f"{page.name} names {name}"
-
-
-def test_what_moved_is_where_the_page_says() -> None:
-    """The new places are links, which another test follows."""
-    rows = re.findall(r"^\| `([^`]+)` \| (.+) \|$", MOVED.read_text(), re.MULTILINE)
-    assert len(rows) > 60 and [old for old, _ in rows if (ROOT / old).exists()] == []
-    assert all("](" in new or new.startswith("nothing: ") for _, new in rows)
 
 
 OF_OTHERS = {
@@ -96,9 +86,7 @@ def python_files() -> list[str]:
     return [f"/{path.as_posix()}" for path in found if path.parts[0] not in skipped]
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.name not in ("CHANGELOG.md", "moved.md")], ids=lambda page: page.name
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
 def test_named_modules_exist_under_some_folder(page: Path) -> None:
     named = set(re.findall(r"`([\w./-]+\.py)`", page.read_text())) - OF_OTHERS
     missing = sorted(name for name in named if not any(path.endswith(f"/{name}") for path in python_files()))

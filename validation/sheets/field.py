@@ -29,7 +29,6 @@ MEMORY_WITHIN, STEP_WITHIN, BAND_WITHIN = 0.08, 0.15, 0.25
 LEAST_RIGHT = 0.85
 SMALL_MEDIAN, SMALL_INSIDE = 0.12, 0.75
 """Asked of small jobs: median error of the step, and share inside the band."""
-LEGAL = {"legal": True, "runs": True, "oom": True, "illegal": False}
 
 
 @dataclass(frozen=True, kw_only=True)
