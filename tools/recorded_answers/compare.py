@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LONG_LINE = 400
+MOST_LINES = 200
 
 
 @dataclass(frozen=True)
@@ -49,26 +50,16 @@ def _texts(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_bytes().decode() for path in folder.rglob("*") if path.is_file()}
 
 
-def compare(old: Path, new: Path, replaced: tuple[tuple[str, str], ...] = (), *, common: bool = False) -> Comparison:
-    """Compare two recordings; `replaced` are patterns, and what stands for them, in the old one: intended changes. `common`
-    leaves out what only one of them was asked."""
+def compare(old: Path, new: Path) -> Comparison:
+    """Compare two recordings file by file."""
     before, after = _questions(old), _questions(new)
-    if common:
-        before = after = before & after
     same: list[str] = []
     differences: list[Difference] = []
     for question in sorted(before & after):
         first, second = _texts(old / question), _texts(new / question)
-        for pattern, text in replaced:
-            first = {name: re.sub(pattern, text, content) for name, content in first.items()}
-        found = [
-            Difference(question, name, first.get(name), second.get(name))
-            for name in sorted(first.keys() | second.keys())
-            if first.get(name) != second.get(name)
-        ]
-        differences += found
-        if not found:
-            same.append(question)
+        names = [name for name in sorted(first.keys() | second.keys()) if first.get(name) != second.get(name)]
+        differences += [Difference(question, name, first.get(name), second.get(name)) for name in names]
+        same += [] if names else [question]
     return Comparison(same, sorted(before - after), sorted(after - before), differences)
 
 
@@ -83,7 +74,7 @@ def shown_lines(text: str) -> list[str]:
     return [piece for line in broken for piece in line.splitlines(keepends=True)]
 
 
-def diff(difference: Difference, context: int = 3) -> Iterator[str]:
+def diff(difference: Difference) -> Iterator[str]:
     """A unified diff of one file, line by line."""
     name = f"{difference.question}/{difference.file}"
     old, new = difference.old, difference.new
@@ -98,17 +89,17 @@ def diff(difference: Difference, context: int = 3) -> Iterator[str]:
         for side, text in (("old", before), ("new", after)):
             Path(folder, side).write_bytes(text.encode())
         labels = ("--label", f"old/{name}", "--label", f"new/{name}")
-        done = subprocess.run(["diff", f"-U{context}", *labels, "old", "new"], cwd=folder, capture_output=True, check=False)
+        done = subprocess.run(["diff", "-U3", *labels, "old", "new"], cwd=folder, capture_output=True, check=False)
     yield from done.stdout.decode().splitlines()
 
 
-def report(comparison: Comparison, context: int, most_lines: int) -> Iterator[str]:
-    """Every difference, at most so many lines of each file, and the summary."""
+def report(comparison: Comparison) -> Iterator[str]:
+    """Every difference, at most MOST_LINES of each file, and the summary."""
     for difference in comparison.differences:
-        lines = list(diff(difference, context))
-        yield from lines[:most_lines]
-        if len(lines) > most_lines:
-            yield f"... {len(lines) - most_lines} more lines of this file (--lines)"
+        lines = list(diff(difference))
+        yield from lines[:MOST_LINES]
+        if len(lines) > MOST_LINES:
+            yield f"... {len(lines) - MOST_LINES} more lines of this file"
     for question in comparison.different():
         files = [one.file for one in comparison.differences if one.question == question]
         yield f"different  {question}: {', '.join(files)}"

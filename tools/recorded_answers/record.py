@@ -224,12 +224,9 @@ def load(folder: Path = QUESTIONS) -> tuple[list[Question], list[HttpRequest]]:
     return questions, requests
 
 
-def chosen(
-    questions: list[Question], requests: list[HttpRequest], pattern: str, *, quick: bool = False
-) -> tuple[list[Question], list[HttpRequest]]:
-    """Those whose name is like the pattern (`search*`); `quick`: none that is slow. Requests build on one another, so one of
-    them asks for all."""
-    found = [one for one in questions if fnmatch.fnmatch(one.name, pattern) and not (quick and one.slow)]
+def chosen(questions: list[Question], requests: list[HttpRequest], pattern: str) -> tuple[list[Question], list[HttpRequest]]:
+    """Those whose name is like the pattern (`search*`). Requests build on one another, so one of them asks for all."""
+    found = [one for one in questions if fnmatch.fnmatch(one.name, pattern)]
     asked = any(fnmatch.fnmatch(request.name, pattern) for request in requests)
     if not found and not asked:
         raise ValueError(f"no question is named like {pattern!r}")
@@ -241,8 +238,8 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-DETAILS = "recording.json"
-"""How a recording was made; not compared."""
+JOBS = 2
+"""Commands at once."""
 
 
 @dataclass(frozen=True)
@@ -322,52 +319,33 @@ def _timed(task: Callable[[], None]) -> float:
     return time.monotonic() - start
 
 
-def _finish(work: dict[str, Callable[[], None]], jobs: int, processes: Processes) -> dict[str, float]:
-    """Do the work, `jobs` at once; seconds of each part. An error or Ctrl-C ends what runs."""
-    seconds: dict[str, float] = {}
-    with ThreadPoolExecutor(jobs) as pool:
+def _finish(work: dict[str, Callable[[], None]], processes: Processes) -> None:
+    """Do the work, JOBS at once, with a line for each part. An error or Ctrl-C ends what runs."""
+    with ThreadPoolExecutor(JOBS) as pool:
         begun: dict[Future[float], str] = {pool.submit(_timed, task): name for name, task in work.items()}
         try:
-            for future in as_completed(begun):
-                name = begun[future]
-                seconds[name] = future.result()
-                say(f"{len(seconds)}/{len(work)}  {seconds[name]:6.1f} s  {name}")
+            for number, future in enumerate(as_completed(begun), 1):
+                say(f"{number}/{len(work)}  {future.result():6.1f} s  {begun[future]}")
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         finally:
             processes.stop()
-    return seconds
-
-
-def record(
-    folder: Path,
-    command: tuple[str, ...],
-    questions: list[Question],
-    requests: list[HttpRequest],
-    *,
-    jobs: int,
-    hidden: dict[str, str],
-) -> None:
-    """Record the answers of a command into a folder, which must be new or empty."""
-    if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"{folder} is not empty")
-    folder.mkdir(parents=True, exist_ok=True)
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="recorded-answers-", ignore_cleanup_errors=True) as name:
-        place = Path(name).resolve()
-        processes = Processes(environment(_home(place), dict(os.environ)))
-        recording = Recording(folder, command, processes, place, {str(place): "<place>", **hidden})
-        seconds = _finish(_work(recording, questions, requests), jobs, processes)
-    details = {"command": command, "seconds": round(time.monotonic() - start, 1), "seconds_of": seconds}
-    (folder / DETAILS).write_text(json.dumps(details, indent=1) + "\n", encoding="utf-8")
 
 
 def record_revision(
-    revision: str | None, folder: Path, place: Path, questions: list[Question], requests: list[HttpRequest], *, jobs: int
+    revision: str | None, folder: Path, place: Path, questions: list[Question], requests: list[HttpRequest]
 ) -> None:
-    """Record the answers of a revision (None: the files as they lie here); nothing of it stays but the recording."""
-    with installed(revision, place) as (command, code):
+    """Record the answers of a revision (None: the files as they lie here) into a folder, which must be new or empty; nothing
+    else of it stays."""
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty")
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = tempfile.TemporaryDirectory(prefix="recorded-answers-", ignore_cleanup_errors=True)
+    with installed(revision, place) as (command, code), temporary as name:
         say(f"{revision or 'the files here'}: {command} runs {code}")
-        hidden = {str(code): "<code>", str(place.resolve()): "<environment>"}
-        record(folder, (str(command),), questions, requests, jobs=jobs, hidden=hidden)
+        here = Path(name).resolve()
+        processes = Processes(environment(_home(here), dict(os.environ)))
+        hidden = {str(here): "<place>", str(code): "<code>", str(place.resolve()): "<environment>"}
+        recording = Recording(folder, (str(command),), processes, here, hidden)
+        _finish(_work(recording, questions, requests), processes)
