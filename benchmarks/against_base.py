@@ -1,6 +1,6 @@
 """`make bench BASE=REVISION`: the time of whole searches, of a revision and of the files as they lie here, run in turn.
 
-    python -m benchmarks.against_base REVISION [RUNS] [--smoke]      # --smoke: the last question alone, once
+    python -m benchmarks.against_base REVISION [--smoke]      # --smoke: the last question alone, once
 
 Each has an environment of its own with the same dependencies. The machine's other work falls on both alike: what counts is the
 ratio of the medians, of wall time and of processor time. `import numpy` in a process of its own runs in turn with them.
@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 from tools.revision import ROOT, installed
 
@@ -26,17 +27,25 @@ QUESTIONS = (*(() if SMOKE else (("deepseek-v3", 2048), ("qwen3-235b-a22b", 256)
 RUNS = 1 if SMOKE else 15
 
 
-def seconds(command: Sequence[str | Path], environment: dict[str, str], folder: Path) -> tuple[float, float]:
-    """(wall, processor) seconds of a command."""
+class Used(NamedTuple):
+    """Seconds by the clock and of the processor, and megabytes at the peak."""
+
+    wall: float
+    processor: float
+    megabytes: float
+
+
+def used(command: Sequence[str | Path], environment: dict[str, str] | None = None, folder: Path | None = None) -> Used:
+    """What a command takes."""
     before = time.perf_counter()
     process = subprocess.Popen(command, env=environment, cwd=folder, stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
+    _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, f"{command}: exit code {process.returncode}"
-    return time.perf_counter() - before, used.ru_utime + used.ru_stime
+    assert process.returncode in (0, 3), f"{command}: exit code {process.returncode}"
+    return Used(time.perf_counter() - before, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 
 
-def main(base: str, runs: int = RUNS) -> None:
+def main(base: str) -> None:
     """Time both and print the ratios, and how many modules the search uses here where a tool counts them."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     with ExitStack() as stack:
@@ -47,9 +56,9 @@ def main(base: str, runs: int = RUNS) -> None:
             question = ["search", "--model", model, "--gpus", str(gpus)]
             three: list[list[str | Path]] = [*([command, *question] for command in commands), numpy]
             for command in three:  # once for the bytecode, which is kept
-                seconds(command, environment, place)
-            taken = [[seconds(command, environment, place) for command in three] for _ in range(runs)]
-            print(f"autoconfig {' '.join(question)}, whole process, median of {runs}")
+                used(command, environment, place)
+            taken = [[used(command, environment, place) for command in three] for _ in range(RUNS)]
+            print(f"autoconfig {' '.join(question)}, whole process, median of {RUNS}")
             for number, kind in enumerate(("wall", "processor")):
                 old, new, alone = (statistics.median(run[number] for run in side) for side in zip(*taken, strict=True))
                 print(
@@ -61,5 +70,4 @@ def main(base: str, runs: int = RUNS) -> None:
 
 
 if __name__ == "__main__":
-    words = [word for word in sys.argv[1:] if word != "--smoke"]
-    main(words[0], *map(int, words[1:2]))
+    main(sys.argv[1])

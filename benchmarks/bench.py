@@ -19,6 +19,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks import evidence
+from benchmarks.against_base import Used, used
 from validation.published import published_rows
 
 QUESTION = [
@@ -41,20 +42,15 @@ def best_of(repeats: int, work: Callable[[], object]) -> float:
     return least
 
 
-def command(arguments: list[str]) -> tuple[float, float]:
-    before = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "autoconfig", *arguments], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode in (0, 3), process.returncode
-    return time.perf_counter() - before, usage.ru_maxrss / 1024
+def command(arguments: list[str]) -> Used:
+    return used([sys.executable, "-m", "autoconfig", *arguments])
 
 
 def whole_process() -> None:
     runs = [command([*QUESTION, "--json"]) for _ in range(REPEATS)]
     print(
-        f"whole process (search, 175B on 1,024 A100, --json): {min(r[0] for r in runs):.2f} s wall at best, "
-        f"{median(r[0] for r in runs):.2f} s median, {max(r[1] for r in runs):.0f} MB peak"
+        f"whole process (search, 175B on 1,024 A100, --json): {min(r.wall for r in runs):.2f} s wall at best, "
+        f"{median(r.wall for r in runs):.2f} s median, {max(r.megabytes for r in runs):.0f} MB peak"
     )
     empty = best_of(REPEATS, lambda: subprocess.run([sys.executable, "-c", "pass"], check=True))
     loaded = "import autoconfig.cli.main, autoconfig.training.answer"
@@ -63,14 +59,14 @@ def whole_process() -> None:
         [sys.executable, "-m", "autoconfig", *QUESTION, "--json"], capture_output=True, check=True, text=True
     )
     phases = json.loads(answer.stdout)["funnel"]["seconds_by_phase"]
-    rest = min(r[0] for r in runs) - imports - sum(phases.values())
+    rest = min(r.wall for r in runs) - imports - sum(phases.values())
     print(
         f"  python itself {empty:.3f} s, imports {imports - empty:.3f} s, "
         + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in phases.items())
         + f", details and output {rest:.3f} s"
     )
     for model, gpus in LARGE:
-        seconds, megabytes = command(["search", "--model", model, "--gpus", str(gpus), "--json"])
+        seconds, _, megabytes = command(["search", "--model", model, "--gpus", str(gpus), "--json"])
         print(f"  {model} on {gpus:,} H100: {seconds:.2f} s, {megabytes:.0f} MB")
 
 
@@ -145,7 +141,7 @@ def placements() -> None:
     """All placements of a post-training step beside the search of the same policy model, whole processes in turn."""
     for model, gpus in PLACED:
         question = ["--model", model, "--gpus", str(gpus), "--json"]
-        pairs = [(command(["search", *question])[0], command(["rl", *question])[0]) for _ in range(REPEATS)]
+        pairs = [(command(["search", *question]).wall, command(["rl", *question]).wall) for _ in range(REPEATS)]
         search, placed = (median(side) for side in zip(*pairs, strict=True))
         print(f"rl, {model} on {gpus} H100: {placed:.2f} s, {placed / search:.1f} times its search ({search:.2f} s)")
 
@@ -165,7 +161,7 @@ def serving_rate() -> None:
     print(f"serving, one core: {found.fit:,} deployments of {len(found.layouts)} layouts, {rate:.1f} M deployments/s")
     for model, gpus in SERVED:
         arguments = ["deployments", "--model", model, "--gpus", str(gpus), "--gpu", "h200-sxm-141gb", "--isl", "1000"]
-        wall, megabytes = command([*arguments, "--osl", "500", "--ttft", "2s", "--tpot", "50ms", "--json"])
+        wall, _, megabytes = command([*arguments, "--osl", "500", "--ttft", "2s", "--tpot", "50ms", "--json"])
         print(f"  {model} on {gpus} H200, whole process: {wall:.2f} s, {megabytes:.0f} MB")
     day_of_requests(20_000 if SMOKE else 5_000_000)
 
@@ -179,7 +175,7 @@ def day_of_requests(count: int) -> None:
             *("deployments", "--model", "llama3-70b", "--gpus", "256", "--gpu", "h100"),
             *("--ttft", "2s", "--tpot", "50ms"),
         ]
-        wall, megabytes = command([*asked, "--goal", "gpus", "--trace", str(path), "--json"])
+        wall, _, megabytes = command([*asked, "--goal", "gpus", "--trace", str(path), "--json"])
     print(f"  a day of {count:,} requests sized for llama3-70b on H100, whole process: {wall:.1f} s, {megabytes:.0f} MB")
 
 

@@ -1,6 +1,6 @@
 """Load on a running service: requests per second and latency, repeated and fresh questions, and the server's memory.
 
-    python -m benchmarks.service_load [load] [memory] [--smoke]
+    python -m benchmarks.service_load [--smoke]
 
 starts a service on a free port, asks it, prints a table and ends it; with --smoke everything once and shortly.
 """
@@ -84,16 +84,14 @@ def start_service(folder: str) -> tuple[subprocess.Popen[str], int]:
     return process, int(line.rsplit(":", 1)[1])
 
 
-def main(parts: list[str]) -> None:
+def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         process, port = start_service(folder)
         try:
             body = [[json.dumps(QUESTION).encode()]]
             asyncio.run(load(port, 2, body, SECONDS))
-            if "load" in parts:
-                speed(port, body)
-            if "memory" in parts:
-                memory(port, process.pid, body)
+            speed(port, body)
+            memory(port, process.pid, body)
         finally:
             process.terminate()
             process.wait(30)
@@ -125,4 +123,4 @@ def memory(port: int, pid: int, body: list[list[bytes]]) -> None:
 
 
 if __name__ == "__main__":
-    main([word for word in sys.argv[1:] if word != "--smoke"] or ["load", "memory"])
+    main()

@@ -87,7 +87,7 @@ def test_a_release_takes_a_python_that_can_make_environments(tmp_path, monkeypat
 
 @pytest.mark.service
 def test_a_release_says_what_failed():
-    with pytest.raises(release.ReleaseError, match=r"false ended with 1"):
+    with pytest.raises(release.CommandError, match=r"false ended with 1"):
         release.run("false")
     assert release.run("echo", "done") == "done\n"
 

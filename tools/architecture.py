@@ -8,7 +8,6 @@ in `autoconfig search` is drawn darker, with how many of its modules take part.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import html
 import textwrap
@@ -71,7 +70,6 @@ def draw() -> str:
 
 def main() -> None:
     """Write the picture."""
-    argparse.ArgumentParser(prog="python -m tools.architecture", description=__doc__).parse_args()
     PICTURE.write_text(draw(), encoding="utf-8")
     print(f"wrote {PICTURE.relative_to(ROOT)}")
 

@@ -7,9 +7,7 @@ and PostgreSQL among them. Last, an older click beside `pip install .` must be r
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +16,8 @@ import venv
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from tools.release import QUIET, CommandError, run
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "bounds"
@@ -83,25 +83,21 @@ def constraints(found: dict[str, Any]) -> list[str]:
     return [f"{name}=={version}" for name, version in sorted(pinned.items())]
 
 
-def run(*command: str | Path, cwd: Path = ROOT) -> str:
-    """Standard output; exits with what the command said where it fails."""
-    bare = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "AUTOCONFIG"))}
-    environment = {**bare, "PATH": f"{BIN}:{os.environ['PATH']}"}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = (done.stdout + done.stderr)[-6000:]
-        sys.exit(f"bounds: {' '.join(map(str, command))} ended with {done.returncode}:\n{said}")
-    return done.stdout
-
-
 def pip(*arguments: str) -> None:
     """`pip install` in the environment."""
-    quiet = ("--quiet", "--root-user-action=ignore", "--disable-pip-version-check")
-    run(BIN / "python", "-m", "pip", "install", *quiet, *arguments)
+    run(BIN / "python", "-m", "pip", "install", *QUIET, *arguments, path=BIN)
 
 
 def main() -> None:
-    """Install, run, say how long it took."""
+    """Install, run, say how long it took; exits with what a command said that fails."""
+    try:
+        bounds()
+    except CommandError as error:
+        sys.exit(f"bounds: {error}")
+
+
+def bounds() -> None:
+    """Try the package at its lower bounds. Raises CommandError."""
     started, found = time.monotonic(), project()
 
     def say(what: str) -> None:
@@ -115,15 +111,15 @@ def main() -> None:
         pip("--constraint", str(pinned), "--editable", f".[{','.join(EXTRAS)}]", *TEST_TOOLS)
         say(f"installed: {' '.join(constraints(found))}")
         for words in COMMANDS:
-            run(BIN / "autoconfig", *words, cwd=place)
+            run(BIN / "autoconfig", *words, cwd=place, path=BIN)
         say(f"{len(COMMANDS)} commands")
     for extra, why in LEFT_OUT.items():
         say(f"left out: {extra} ({why})")
     how = ("-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup", "-m", PLAIN, "--deselect", LEFT_TO_OTHERS)
-    say(run(BIN / "python", "-m", "pytest", *how, *TESTS).splitlines()[-1])
+    say(run(BIN / "python", "-m", "pytest", *how, *TESTS, path=BIN).splitlines()[-1])
     pip(f"{OLDER}<{lower_bounds(found)[OLDER]}")
     pip(".")
-    run(BIN / "autoconfig", "search", *SMALL)
+    run(BIN / "autoconfig", "search", *SMALL, path=BIN)
     say(f"pip install . beside an older {OLDER} replaced it")
 
 

@@ -1,6 +1,6 @@
 """The share of small mutations of the formulas that no test notices (`make mutants SAMPLE=50 FLAGS='--seed 38'`).
 
-    python -m tools.mutants [--sample N] [--seed N] [--jobs N]
+    python -m tools.mutants [--sample N] [--seed N]
 
 mutmut (`[tool.mutmut]` of pyproject.toml) mutates the functions of memory_model and time_model in a copy of the package as it
 is imported, build/mutants, and runs each drawn mutant against the tests that reach its function.
@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "mutants"
 BESIDE = ("tests", "memory_model", "time_model", "specs", "validation", "docs", "pyproject.toml")
 """What the tests read beside the package."""
+JOBS = os.cpu_count() or 1
+"""Mutants at once."""
 SPINNER = tuple("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
 NOTICED = ("killed", "timeout", "segfault", "suspicious")
 
@@ -50,7 +52,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, default=200, help="how many mutants are drawn (0: all)")
     parser.add_argument("--seed", type=int, default=random.randrange(1000), help="of the draw")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at once")
     asked = parser.parse_args()
     from mutmut.__main__ import create_mutants  # which says how this process starts others
 
@@ -58,12 +59,12 @@ def main() -> None:
     os.chdir(FOLDER)  # mutmut's configuration and paths are those of the working directory
     copy_src_dir()
     with contextlib.redirect_stdout(None):
-        create_mutants(asked.jobs)
+        create_mutants(JOBS)
     names = list(results())
     drawn = random.Random(asked.seed).sample(names, min(asked.sample or len(names), len(names)))
     print(f"seed {asked.seed}: {len(drawn)} of {len(names)} mutants", flush=True)
     mutmut = str(Path(sys.executable).with_name("mutmut"))
-    command = [mutmut, "run", "--max-children", str(asked.jobs), *drawn]
+    command = [mutmut, "run", "--max-children", str(JOBS), *drawn]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
         said = [line for line in done.stdout.splitlines() if not line.startswith(SPINNER)]

@@ -22,21 +22,23 @@ DIST = ROOT / "dist"
 FOLDER = ROOT / "build" / "release"
 PYTHONS = ("3.11", "3.12", "3.13")
 MAIN_JOB = ("search", "--model", "175b", "--gpus", "1024")
-_QUIET = ("--quiet", "--root-user-action=ignore", "--disable-pip-version-check")
+QUIET = ("--quiet", "--root-user-action=ignore", "--disable-pip-version-check")
 _WORKS = "import ensurepip, sys, venv; print('.'.join(map(str, sys.version_info[:2])), sys.executable)"
 
 
-class ReleaseError(Exception):
-    """A command of the release failed; the message has what it printed."""
+class CommandError(Exception):
+    """A command failed; the message has what it printed."""
 
 
-def run(*command: str | Path, cwd: Path = ROOT) -> str:
-    """Return what a command prints. Raises ReleaseError where it fails."""
+def run(*command: str | Path, cwd: Path = ROOT, path: Path | None = None) -> str:
+    """Return what a command prints that sees nothing of this Python, with a folder before PATH. Raises CommandError where it
+    fails."""
     bare = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "AUTOCONFIG"))}
-    done = subprocess.run(command, cwd=cwd, env=bare, capture_output=True, text=True, check=False)
+    places = {"PATH": f"{path}:{os.environ['PATH']}"} if path else {}
+    done = subprocess.run(command, cwd=cwd, env={**bare, **places}, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ReleaseError(
-            f"{' '.join(map(str, command))} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}"
+        raise CommandError(
+            f"{' '.join(map(str, command))} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-6000:]}"
         )
     return done.stdout
 
@@ -65,7 +67,7 @@ def interpreter(version: str) -> Path | None:
 def environment(python: Path, folder: Path, *packages: str | Path) -> Path:
     """Make an environment with these packages alone. Returns its bin folder."""
     run(python, "-m", "venv", "--clear", folder)
-    run(folder / "bin" / "python", "-m", "pip", "install", *_QUIET, *packages)
+    run(folder / "bin" / "python", "-m", "pip", "install", *QUIET, *packages)
     return folder / "bin"
 
 
@@ -87,7 +89,7 @@ def first_plan(python: Path, version: str, wheel: Path) -> str:
         answer = run(programs / "autoconfig", *MAIN_JOB, cwd=Path(elsewhere))
     lines = [line for line in answer.splitlines() if line.startswith("START")]
     if not lines:
-        raise ReleaseError(f"autoconfig {' '.join(MAIN_JOB)} on Python {version} names no plan:\n{answer}")
+        raise CommandError(f"autoconfig {' '.join(MAIN_JOB)} on Python {version} names no plan:\n{answer}")
     return lines[0]
 
 
@@ -100,7 +102,7 @@ def main() -> None:
             if python := interpreter(version):
                 plans[version] = first_plan(python, version, wheel)
                 print(f"release: Python {version} ({python}): {plans[version]}", flush=True)
-    except ReleaseError as error:
+    except CommandError as error:
         sys.exit(f"release: {error}")
     if len(set(plans.values())) != 1:
         sys.exit("release: the plans differ" if plans else f"release: none of Python {', '.join(PYTHONS)} is on this machine")
