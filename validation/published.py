@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,12 @@ STEP_TABLES = ("training_measurements", "cloud_measurements", "nvidia_training_m
 def published_rows(name: str = "training_measurements") -> Iterator[dict[str, str]]:
     """Rows of a published table."""
     yield from csv.DictReader((TABLES / f"{name}.csv").read_text(encoding="utf-8").splitlines())
+
+
+def write_list(target: Path, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write a table of these columns."""
+    with target.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([columns, *rows])
 
 
 def served_rows() -> list[dict[str, str]]:

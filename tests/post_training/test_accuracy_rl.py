@@ -69,7 +69,7 @@ def test_the_page_of_left_out_publishers_is_fresh():
 def test_whole_steps_of_both_tables_are_listed_one_by_one():
     """Each measured step of a row that can be priced stands once, among those that say all of it or the others."""
     told, rest = (strangers.whole_steps(told=told) for told in (True, False))
-    steps = [s for s in strangers.left_out().samples if "step_s" in s.measured]
+    steps = [s for s in strangers.unseen().samples if "step_s" in s.measured]
     assert len(told) + len(rest) == len(steps) > 100
     assert {cells[-1] for cells in told} <= {"-", "engines"} and all(cells[-1] != "-" for cells in rest)
     name, run, kind, measured, *_ = next(cells for cells in told if cells[0].startswith("RL-0008 "))

@@ -9,7 +9,6 @@ from autoconfig.time_model.serving.tables import UNSEEN, shipped_calibration
 from validation.fit.closed_loop import (
     NAMES,
     SHARING,
-    calibration_with,
     equation,
     generations,
     load_bands,
@@ -32,7 +31,7 @@ def test_a_constant_that_grows_lengthens_the_figures_by_its_slope(name):
     begun = starting_terms(SHARING)
     more = replace(begun, values={**begun.values, name: 1.5 * begun.values[name]})
     run = runs_of(ROWS)[20]
-    one, other = (equation(run, calibration_with(shipped_calibration(), terms)) for terms in (begun, more))
+    one, other = (equation(run, replace(shipped_calibration(), pooled=terms)) for terms in (begun, more))
     assert one is not None and other is not None
     step = 0.5 * one.at[NAMES.index(name)]
     for i, slack in ((0, 0.01), (1, 0.05)):
@@ -43,10 +42,10 @@ def test_a_constant_that_grows_lengthens_the_figures_by_its_slope(name):
 
 def test_the_fit_finds_a_common_factor():
     """Every run 1.3 times as long as the constants that it began with say: all that is predicted comes nearer."""
-    calibration = calibration_with(shipped_calibration(), starting_terms(SHARING))
+    calibration = replace(shipped_calibration(), pooled=starting_terms(SHARING))
     found = [one for run in runs_of(ROWS)[::6] if (one := equation(run, calibration)) is not None]
     slower = [replace(one, run=replace(one.run, tpot_s=1.3 * one.figures[0], ttft_s=1.3 * one.figures[1])) for one in found]
-    terms = calibration_with(calibration, solve(slower, SHARING))
+    terms = replace(calibration, pooled=solve(slower, SHARING))
     ratios = [one.tpot_s / one.run.tpot_s for one in [predicted(one.run, terms) for one in slower] if one is not None]
     assert np.abs(np.log(ratios)).mean() < 0.06 < np.log(1.3)
 
@@ -72,7 +71,7 @@ def test_slopes_of_arrivals_at_a_rate(name):
     (run,) = runs_of([row])
     begun = starting_terms(SHARING)
     more = replace(begun, values={**begun.values, name: 1.1 * begun.values[name]})
-    one, other = (equation(run, calibration_with(shipped_calibration(), terms)) for terms in (begun, more))
+    one, other = (equation(run, replace(shipped_calibration(), pooled=terms)) for terms in (begun, more))
     step = 0.1 * one.at[NAMES.index(name)]
     assert other.figures[0] - one.figures[0] == pytest.approx(step * one.slopes[0][NAMES.index(name)], rel=0.3)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from autoconfig.diagnosis.expectation import edges, no_promise
 from autoconfig.training.confidence import band_of, shipped_bands
-from validation.sheets.figures import Line, share, table
+from validation.sheets.figures import Line, share, share_line, table
 from validation.sheets.training import predictions, publisher_of
 from validation.sources import source_of
 
@@ -100,9 +100,8 @@ def share_of(values: Sequence[bool]) -> float:
 def alarm_lines() -> Iterator[Line]:
     """Yield what false alarms are held to."""
     dense = [one for one in alarms() if not one.moe]
-    slow, withheld = share_of([one.slow for one in dense]), share_of([one.not_promised for one in dense])
-    yield Line(name="dense runs called slow, publisher left out", rows=len(dense), reached=slow, most=MOST_FALSE)
-    yield Line(name="dense runs without a promise", rows=len(dense), reached=withheld, most=MOST_WITHHELD)
+    yield share_line("dense runs called slow, publisher left out", [one.slow for one in dense], most=MOST_FALSE)
+    yield share_line("dense runs without a promise", [one.not_promised for one in dense], most=MOST_WITHHELD)
 
 
 def publishers_alike() -> str:

@@ -14,9 +14,8 @@ from autoconfig.diagnosis.answer import NO_PROMISE, NOT_ENOUGH, Diagnosis
 from autoconfig.diagnosis.files import diagnose_texts
 from autoconfig.megatron.check_input import CheckRequest
 from autoconfig.training.question import request_of
-from validation.diagnosis.alarms import share_of
 from validation.published import published_rows
-from validation.sheets.figures import Line
+from validation.sheets.figures import Line, share_line
 
 FIRST, AMONG, MOST_WRONG = 0.70, 0.90, 1
 """Asked for, of cases whose evidence is enough: right cause first, among three, and wrong ones first at most."""
@@ -78,16 +77,11 @@ def reported() -> tuple[Reported, ...]:
 
 def case_lines() -> Iterator[Line]:
     """Yield what the cases are held to."""
-    faults = [one for one in reported() if one.enough and not one.is_control]
-    among = [one for one in faults if one.row["rule"] in one.rules[:3]]
-    yield Line(name="right cause first", rows=len(faults), reached=share_of([one.right for one in faults]), least=FIRST)
-    yield Line(name="right cause among three", rows=len(faults), reached=len(among) / len(faults), least=AMONG)
-    wrong = sum(one.wrong for one in faults)
-    yield Line(name="wrong cause first", rows=len(faults), reached=float(wrong), most=MOST_WRONG)
-    controls = [one for one in reported() if one.is_control]
-    yield Line(
-        name="controls without a cause", rows=len(controls), reached=share_of([one.right for one in controls]), least=1.0
-    )
-    rest = [one for one in reported() if not one.enough and not one.is_control]
-    silent = share_of([one.right for one in rest])
-    yield Line(name="not said, and what is missing said", rows=len(rest), reached=silent, least=1.0)
+    controls = [one.right for one in reported() if one.is_control]
+    enough, rest = ([one for one in reported() if one.enough == said and not one.is_control] for said in (True, False))
+    yield share_line("right cause first", [one.right for one in enough], FIRST)
+    yield share_line("right cause among three", [one.row["rule"] in one.rules[:3] for one in enough], AMONG)
+    wrong = sum(one.wrong for one in enough)
+    yield Line(name="wrong cause first", rows=len(enough), reached=float(wrong), most=MOST_WRONG)
+    yield share_line("controls without a cause", controls, 1.0)
+    yield share_line("not said, and what is missing said", [one.right for one in rest], 1.0)

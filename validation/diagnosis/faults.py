@@ -11,7 +11,7 @@ from autoconfig.diagnosis.expectation import Expectation
 from autoconfig.evidence.records import Evidence, LastArrival, LinkFact, MemoryLine, Origin
 from validation.diagnosis import made_runs
 from validation.diagnosis.made_runs import DENSE, EXPERTS, LOG, STEPS, Seen, made, scattered
-from validation.sheets.figures import Line
+from validation.sheets.figures import Line, share_line
 
 TIMES = (1.3, 2.0)
 
@@ -33,11 +33,6 @@ def more(e: Expectation, part: str, lost: float) -> dict[str, float]:
     return {part: e.parts.get(part, 0.0) + lost}
 
 
-def late(e: Expectation, lost: float) -> Evidence:
-    """Launch late."""
-    return made(e, Seen(idle={"late_launch": e.parts["host_floor_seconds"] + lost}))
-
-
 def slow_network(e: Expectation, lost: float) -> Evidence:
     """Reduce gradients over a slow network."""
     whole = e.parts["gradient_reduction_seconds"] + lost
@@ -50,11 +45,6 @@ def exposed(e: Expectation, lost: float) -> Evidence:
     return made(e, Seen(parts=parts, hidden=hidden, timed={"all-grads-sync": 0.0}))
 
 
-def unfused(e: Expectation, lost: float) -> Evidence:
-    """Run attention by softmax kernels."""
-    return made(e, Seen(parts={"unfused_attention": lost}, names=frozenset({"softmax_kernel"})))
-
-
 def retries(e: Expectation, lost: float) -> Evidence:
     """Free and allocate in every step."""
     evidence = made(e, Seen(idle={"allocation": lost}, allocations=40))
@@ -62,47 +52,11 @@ def retries(e: Expectation, lost: float) -> Evidence:
     return replace(evidence, memory=tuple(lines))
 
 
-def data(e: Expectation, lost: float) -> Evidence:
-    """Wait for the data loader."""
-    return made(e, Seen(idle={"data": lost}))
-
-
-def pauses(e: Expectation, lost: float) -> Evidence:
-    """Pause every twenty steps."""
-    step = e.step_seconds
-    return made(e, Seen(series=[scattered(step, n) + (20 * lost if n % 20 == 19 else 0.0) for n in range(STEPS)]))
-
-
-def unbalanced(e: Expectation, lost: float) -> Evidence:
-    """Load the ranks of experts unevenly."""
-    return made(e, Seen(idle={"waiting": lost}, ranks={rank: 1.0 + 0.06 * rank for rank in range(16)}))
-
-
-def own_plan(e: Expectation, lost: float) -> Evidence:
-    """Run a slow plan as it must."""
-    return made(e)
-
-
 def throttled(e: Expectation, lost: float) -> Evidence:
     """Lower the clock."""
     gemms = e.parts["gemm_seconds"]
     clock = 1900.0 * gemms / (gemms + lost)
     return made(e, Seen(parts=more(e, "gemm_seconds", lost), mhz=dict.fromkeys(range(8), clock), reasons={2: "sw_thermal"}))
-
-
-def growing(e: Expectation, lost: float) -> Evidence:
-    """Take longer at every step."""
-    return made(e, Seen(series=[scattered(e.step_seconds + 2 * lost * n / STEPS, n) for n in range(STEPS)]))
-
-
-def wrong_report(e: Expectation, lost: float) -> Evidence:
-    """Print too many TFLOPS."""
-    return made(e, Seen(printed=1.0 + lost / e.step_seconds))
-
-
-def slow_optimizer(e: Expectation, lost: float) -> Evidence:
-    """Update slowly."""
-    return made(e, Seen(parts=more(e, "optimizer_seconds", lost)))
 
 
 def slow_rank(e: Expectation, lost: float) -> Evidence:
@@ -130,36 +84,44 @@ def slow_stage(e: Expectation, lost: float) -> Evidence:
     return made(e, Seen(idle={"waiting": lost}, ranks=ranks))
 
 
-def bubble(e: Expectation, lost: float) -> Evidence:
-    """Wait for neighbouring stages."""
-    return made(e, Seen(idle={"waiting": lost}, timed={"forward-recv": e.phases["bubble and sends"] + lost}))
-
-
-def level_2(e: Expectation, lost: float) -> Evidence:
-    """Time with level 2."""
-    return made(e, Seen(parts=more(e, "pointwise_seconds", lost), level=2))
-
-
-FAULTS: dict[str, Callable[[Expectation, float], Evidence]] = {
-    "R01": late,
-    "R02": slow_network,
-    "R03": exposed,
-    "R04": unfused,
-    "R05": retries,
-    "R06": data,
-    "R07": pauses,
-    "R08": unbalanced,
-    "R09": own_plan,
-    "R10": throttled,
-    "R11": growing,
-    "R12": wrong_report,
-    "R13": slow_optimizer,
-    "R14": slow_rank,
-    "R15": release,
-    "R16": slow_stage,
-    "R17": bubble,
-    "R18": level_2,
+FAULTS: dict[str, tuple[str, Callable[[Expectation, float], Evidence]]] = {
+    "R01": ("late launches", lambda e, s: made(e, Seen(idle={"late_launch": e.parts["host_floor_seconds"] + s}))),
+    "R02": ("gradients over a slow network", slow_network),
+    "R03": ("gradients beside no computation", exposed),
+    "R04": (
+        "attention by softmax kernels",
+        lambda e, s: made(e, Seen(parts={"unfused_attention": s}, names=frozenset({"softmax_kernel"}))),
+    ),
+    "R05": ("memory freed and allocated in every step", retries),
+    "R06": ("waiting for the data loader", lambda e, s: made(e, Seen(idle={"data": s}))),
+    "R07": (
+        "a pause every twenty steps",
+        lambda e, s: made(
+            e, Seen(series=[scattered(e.step_seconds, n) + (20 * s if n % 20 == 19 else 0.0) for n in range(STEPS)])
+        ),
+    ),
+    "R08": (
+        "uneven load of the ranks of experts",
+        lambda e, s: made(e, Seen(idle={"waiting": s}, ranks={rank: 1.0 + 0.06 * rank for rank in range(16)})),
+    ),
+    "R09": ("a slow plan that runs as it must", lambda e, s: made(e)),
+    "R10": ("a lower clock", throttled),
+    "R11": (
+        "steps that grow longer",
+        lambda e, s: made(e, Seen(series=[scattered(e.step_seconds + 2 * s * n / STEPS, n) for n in range(STEPS)])),
+    ),
+    "R12": ("too many TFLOPS printed", lambda e, s: made(e, Seen(printed=1.0 + s / e.step_seconds))),
+    "R13": ("a slow optimizer", lambda e, s: made(e, Seen(parts=more(e, "optimizer_seconds", s)))),
+    "R14": ("a rank that comes last", slow_rank),
+    "R15": ("another NCCL, and slower GEMMs", release),
+    "R16": ("a slow last stage", slow_stage),
+    "R17": (
+        "waiting for neighbouring stages",
+        lambda e, s: made(e, Seen(idle={"waiting": s}, timed={"forward-recv": e.phases["bubble and sends"] + s})),
+    ),
+    "R18": ("timers of level 2", lambda e, s: made(e, Seen(parts=more(e, "pointwise_seconds", s), level=2))),
 }
+"""Rule -> its fault, and the evidence of a run that loses so many seconds a step by it."""
 SLOW_PLANS = {
     1.3: (DENSE[0], "tp=8,pp=4,mbs=1,sp=1,recompute=full:uniform:1"),
     2.0: ({**DENSE[0], "gpus": 128, "seq_length": 4096}, "tp=8,pp=8,mbs=1,sp=1,recompute=full:uniform:1"),
@@ -172,7 +134,7 @@ def diagnosed(rule: str, times: float) -> Diagnosis:
     e = experts() if rule == "R08" else dense()
     if rule == "R09":
         e = made_runs.expected(*SLOW_PLANS[times])
-    evidence = FAULTS[rule](e, (times - 1.0) * e.step_seconds)
+    evidence = FAULTS[rule][1](e, (times - 1.0) * e.step_seconds)
     before = None
     if rule == "R15":
         healthy = made(e)
@@ -193,10 +155,9 @@ def named(rule: str, times: float) -> list[str]:
 def fault_lines() -> Iterator[Line]:
     """Yield what the made faults are held to."""
     every = len(EVERY)
-    fired = sum(rule in named(rule, times) for rule, times in EVERY)
-    yield Line(name="rule fires on its made fault", rows=every, reached=fired / every, least=FIRE / every)
+    yield share_line("rule fires on its made fault", [rule in named(rule, times) for rule, times in EVERY], FIRE / every)
     others = sum(len({*named(rule, times)} - {rule}) for rule, times in EVERY)
     pairs = every * (len(FAULTS) - 1)
     yield Line(name="rule fires on another's made fault", rows=pairs, reached=others / pairs, most=MOST_FALSE)
-    asked = [diagnosed(*one).verdict == (REPORT_WRONG if one[0] == "R12" else SLOW) for one in EVERY]
-    yield Line(name="made faults called slow", rows=every, reached=sum(asked) / every, least=CALLED_SLOW)
+    slow = [diagnosed(*one).verdict == (REPORT_WRONG if one[0] == "R12" else SLOW) for one in EVERY]
+    yield share_line("made faults called slow", slow, CALLED_SLOW)

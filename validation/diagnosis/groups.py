@@ -3,7 +3,6 @@ software, four rows or more) of which one healthy run calibrates and the others 
 
 from __future__ import annotations
 
-import csv
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy as np
 
 from autoconfig.diagnosis.calibration import one_run_weight
 from validation.diagnosis.alarms import alarms
+from validation.published import write_list
 from validation.sheets.figures import Line, table
 
 LIST = Path(__file__).parents[1] / "tables" / "calibration_groups.csv"
@@ -78,5 +78,4 @@ def by_group() -> str:
 
 
 if __name__ == "__main__":
-    with LIST.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([["source", "gpu", "software", "kind", "rows"], *listed()])
+    write_list(LIST, ("source", "gpu", "software", "kind", "rows"), listed())

@@ -3,7 +3,6 @@ and how well the planner's gain of it follows the measured one."""
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from pathlib import Path
 
 from autoconfig.diagnosis.answer import LEAST_EDGE
 from autoconfig.diagnosis.gain import step_after
-from validation.sheets.figures import Line, share, table
+from validation.published import write_list
+from validation.sheets.figures import Line, share, share_line, table
 from validation.sheets.training import Predicted, predictions
 from validation.sources import source_of
 
@@ -23,21 +23,9 @@ SWITCHES = (
     *("optimizer_shard", "fsdp", "grad_dtype", "overlap", "cuda_graph", "moe_routing", "offload", "dispatcher"),
 )
 """Columns of the tables that say what a run switches on, not how it is laid out or what it trains."""
-SAME_RUN = frozenset(
-    (
-        "id",
-        "source_ref",
-        "notes",
-        "status",
-        "assumed",
-        "peak_kind",
-        "peak_rank",
-        "peak_mem_gib",
-        "full_plan",
-        "dp",
-        "flops_convention",
-        "gpu_mem_gb",
-    )
+SAME_RUN = (
+    *("id", "source_ref", "notes", "status", "assumed", "peak_kind", "peak_rank", "peak_mem_gib", "full_plan", "dp"),
+    *("flops_convention", "gpu_mem_gb"),
 )
 """Columns that say nothing of the run's speed."""
 SIGN, NEAR, WITHIN = 0.95, 0.70, 0.08
@@ -65,6 +53,11 @@ class SwitchPair:
     def right_sign(self) -> bool:
         """Whether the planner says faster of what is faster."""
         return (self.measured > 0) == (self.predicted > 0)
+
+    @property
+    def near(self) -> bool:
+        """Whether both gains are WITHIN of each other."""
+        return abs(self.measured - self.predicted) <= WITHIN
 
 
 def _cells(row: Mapping[str, str]) -> dict[str, str]:
@@ -112,11 +105,8 @@ def _pair(switch: str, change: str, one: Predicted, other: Predicted) -> SwitchP
 
 def pair_lines() -> Iterator[Line]:
     """Yield what gains are held to."""
-    clear = [one for one in pairs() if one.beyond_noise]
-    right = sum(one.right_sign for one in clear) / len(clear)
-    yield Line(name="sign of a switch's gain", rows=len(clear), reached=right, least=SIGN)
-    near = sum(abs(one.measured - one.predicted) <= WITHIN for one in pairs()) / len(pairs())
-    yield Line(name="gain within 8 points", rows=len(pairs()), reached=near, least=NEAR)
+    yield share_line("sign of a switch's gain", [one.right_sign for one in pairs() if one.beyond_noise], SIGN)
+    yield share_line("gain within 8 points", [one.near for one in pairs()], NEAR)
 
 
 def listed() -> list[list[str]]:
@@ -130,11 +120,10 @@ def by_switch() -> str:
     for switch in dict.fromkeys(one.switch for one in pairs()):
         some = [one for one in pairs() if one.switch == switch]
         clear = [one.right_sign for one in some if one.beyond_noise]
-        near = sum(abs(one.measured - one.predicted) <= WITHIN for one in some) / len(some)
-        rows.append((switch, str(len(some)), f"{sum(clear)} of {len(clear)}", share(near)))
+        near = share(sum(one.near for one in some) / len(some))
+        rows.append((switch, str(len(some)), f"{sum(clear)} of {len(clear)}", near))
     return table("switch | pairs | sign right | within 8 points", rows)
 
 
 if __name__ == "__main__":
-    with LIST.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([["first", "second", "source", "switch", "change"], *listed()])
+    write_list(LIST, ("first", "second", "source", "switch", "change"), listed())

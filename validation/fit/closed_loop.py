@@ -140,11 +140,6 @@ def starting_terms(engines: Sequence[str]) -> PooledTerms:
     return PooledTerms(engines=tuple(engines), values={name: TERMS[name][0] for name in NAMES}, deviations={})
 
 
-def calibration_with(base: ServingCalibration, pooled: PooledTerms) -> ServingCalibration:
-    """The calibration with these shared constants."""
-    return replace(base, pooled=pooled)
-
-
 def fit_pooled(
     runs: Sequence[BenchmarkRun], base: ServingCalibration, engines: Sequence[str]
 ) -> tuple[PooledTerms, list[Equation]]:
@@ -153,7 +148,7 @@ def fit_pooled(
     equations: list[Equation] = []
     shared = [run for run in runs if run.case.engine.name in engines]
     for _ in range(ROUNDS):
-        equations = [one for run in shared if (one := equation(run, calibration_with(base, pooled))) is not None]
+        equations = [one for run in shared if (one := equation(run, replace(base, pooled=pooled))) is not None]
         pooled = solve(equations, engines)
     return pooled, equations
 
@@ -240,26 +235,26 @@ def slopes(job: ServingJob, stream: SimulatedStream, checked: float) -> tuple[Ve
     return tpot, (passed[first] - passed[begun]).mean(0)
 
 
-def parameters(engines: Sequence[str], equations: Sequence[Equation]) -> list[tuple[str, str, str]]:
+def parameters(equations: Sequence[Equation]) -> list[tuple[str, str, str]]:
     """(term, level, name) of every logarithm that is fitted; level and name empty: the common value."""
     found = [(name, "", "") for name in NAMES]
-    seen = {(level, name) for one in equations for level, name in one.run.levels.items()}
     for term in NAMES:
         for level in TERMS[term][2]:
-            names = (
-                sorted({one.kinds[term] for one in equations})
-                if level == "kind"
-                else sorted(name for kind, name in seen if kind == level)
-            )
-            found += [(term, level, name) for name in names]
+            seen = {one.kinds[term] if level == "kind" else one.run.levels[level] for one in equations}
+            found += [(term, level, name) for name in sorted(seen)]
     return found
+
+
+def spread_of(term: str, level: str) -> float:
+    """Spread of a common value's logarithm, or of that of a factor of some level."""
+    return WIDE.get((term, level), SPREADS[level]) if level else TERMS[term][1]
 
 
 def solve(equations: Sequence[Equation], engines: Sequence[str]) -> PooledTerms:
     """The constants nearest to the equations and to what they began with."""
-    names = parameters(engines, equations)
+    names = parameters(equations)
     place = {name: i for i, name in enumerate(names)}
-    spread = np.array([_spread(*name) for name in names])
+    spread = np.array([spread_of(term, level) for term, level, _ in names])
     start = np.log([TERMS[name][0] for name in NAMES])
     selects = np.zeros((len(equations), len(NAMES), len(names)))
     for i, one in enumerate(equations):
@@ -300,11 +295,6 @@ def solve(equations: Sequence[Equation], engines: Sequence[str]) -> PooledTerms:
     return PooledTerms(engines=tuple(engines), values=common, deviations=deviations)
 
 
-def _spread(term: str, level: str, name: str) -> float:
-    del name
-    return WIDE.get((term, level), SPREADS[level]) if level else TERMS[term][1]
-
-
 def left_out(equations: Sequence[Equation], engines: Sequence[str]) -> Iterator[tuple[str, PooledTerms]]:
     """Each group with the constants of the others."""
     for group in sorted({one.run.group for one in equations}):
@@ -335,14 +325,9 @@ def predicted_left_out(
 ) -> list[LeftOut]:
     """Every run by constants that saw nothing of its group (model, GPU, engine); engines with constants of their own by
     these."""
-    result = []
-    known = dict(left_out(equations, engines))
-    everything = solve(equations, engines)
-    for run in runs:
-        constants = replace(base, pooled=known.get(run.group, everything))
-        if (one := predicted(run, constants)) is not None:
-            result.append(one)
-    return result
+    known, everything = dict(left_out(equations, engines)), solve(equations, engines)
+    every = (predicted(run, replace(base, pooled=known.get(run.group, everything))) for run in runs)
+    return [one for one in every if one is not None]
 
 
 WIDEST = {"tpot": (0.70, 1.45), "ttft": (0.60, 1.90)}
@@ -387,17 +372,16 @@ REQUEST_GRID = tuple((s * 1e-3, t * 1e-6) for s in (0, 5, 10, 15, 20, 25, 30) fo
 def request_seconds(runs: Sequence[BenchmarkRun], base: ServingCalibration) -> tuple[float, float]:
     """(request_s, request_token_s) of an engine with constants of its own: of a grid the pair with the least error of TTFT."""
 
+    setups = [(run, setup) for run in runs if (setup := best_setup(run.case, base)).fits]
+
     def error(pair: tuple[float, float]) -> float:
-        found = []
+        logs = []
         for run, setup in setups:
             constants = replace(setup.job.constants, request_s=pair[0], request_token_s=pair[1])
-            one = server_of(run.case, replace(setup, job=replace(setup.job, constants=constants))).benchmark(
-                benchmark_of(run.case)
-            )
-            found.append(abs(np.log(one.ttft_s / run.ttft_s)))
-        return float(np.mean(found))
+            server = server_of(run.case, replace(setup, job=replace(setup.job, constants=constants)))
+            logs.append(abs(np.log(server.benchmark(benchmark_of(run.case)).ttft_s / run.ttft_s)))
+        return float(np.mean(logs))
 
-    setups = [(run, setup) for run in runs if (setup := best_setup(run.case, base)).fits]
     return min(REQUEST_GRID, key=error)
 
 
@@ -405,14 +389,14 @@ def as_json(
     pooled: PooledTerms, bands: Mapping[str, Mapping[str, tuple[float, float]]], seen: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
     """For time_model/data/serving_calibration.json, four digits."""
+
+    def rounded(numbers: Mapping[str, float]) -> dict[str, float]:
+        return {name: float(f"{value:.4g}") for name, value in numbers.items()}
+
     return {
-        "bands": {
-            which: {name: [float(f"{x:.3g}") for x in band] for name, band in own.items()} for which, own in bands.items()
-        },
+        "bands": {of: {name: [float(f"{x:.3g}") for x in band] for name, band in own.items()} for of, own in bands.items()},
         "seen": seen,
         "engines": list(pooled.engines),
-        "values": {name: float(f"{value:.4g}") for name, value in pooled.values.items()},
-        "deviations": {
-            term: {name: float(f"{value:.4g}") for name, value in own.items()} for term, own in pooled.deviations.items()
-        },
+        "values": rounded(pooled.values),
+        "deviations": {term: rounded(own) for term, own in pooled.deviations.items()},
     }

@@ -70,52 +70,52 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.4g}")
 
 
-def fit_engines() -> None:
-    """Fit the shipped constants of serving engines."""
+def write(target: Path, data: Mapping[str, Any]) -> None:
+    """Write a file that ships."""
+    target.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def fitted_engines() -> dict[str, Any]:
+    """Return the shipped constants of serving engines."""
     samples, first = samples_of(serving_rows())
-    found = fit(samples, first)
+    calibration = fit(samples, first)
     sources: dict[str, Counter[str]] = defaultdict(Counter)
     for sample in samples:
         sources[sample.engine][sample.source] += 1
     runs = runs_of(served_rows())
-    engines = {name: dict(numbers) for name, numbers in found.engines.items()}
+    engines = {name: dict(numbers) for name, numbers in calibration.engines.items()}
     for name, numbers in engines.items():
         if mine := [run for run in runs if run.case.engine.name == name]:
-            numbers["request_s"], numbers["request_token_s"] = request_seconds(mine, found)
-    found = replace(found, engines=engines)
-    shared, equations = fit_pooled(runs, found, SHARING)
-    bands = load_bands(predicted_left_out([one.run for one in equations], equations, found, SHARING), equations, SHARING)
+            numbers["request_s"], numbers["request_token_s"] = request_seconds(mine, calibration)
+    calibration = replace(calibration, engines=engines)
+    shared, equations = fit_pooled(runs, calibration, SHARING)
+    left_out = predicted_left_out([one.run for one in equations], equations, calibration, SHARING)
+    bands = load_bands(left_out, equations, SHARING)
     for one in equations:
         sources[one.run.case.engine.name][cell(one.run.row, "source")] += 1
-    data = {
+    return {
         "about": "Constants of serving engines (time_model/serving/tables.py), fitted on the runs named; `pooled`: what "
         "engines share, and their factors (validation/fit/closed_loop.py).",
         "runs": sources,
         "engines": rounded(engines),
-        "gpus": rounded(found.gpus),
+        "gpus": rounded(calibration.gpus),
         "pooled": as_json(shared, bands, generations(equations, SHARING)),
     }
-    SERVING.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
-def fit_post_training() -> None:
-    """Fit the shipped constants of post-training."""
-    data = {
-        "about": "Constants of post-training, fitted on validation/tables/post_training_measurements.csv by "
-        "validation/fit/post_training_fit.py: ln of the factors of priced phases, seconds beside them, scatter of "
-        "steps whose model was left out.",
-        "frameworks": fitted(),
-    }
-    POST_TRAINING.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+ABOUT_POST_TRAINING = (
+    "Constants of post-training, fitted on validation/tables/post_training_measurements.csv by "
+    "validation/fit/post_training_fit.py: ln of the factors of priced phases, seconds beside them, scatter of "
+    "steps whose model was left out."
+)
 
 
 def main() -> None:
     """Write all files."""
     write_calibration(published_calibration(), CALIBRATION)
-    bands = bands_of(banded(), strangers_of_one_node()) | stranger_bands()
-    BANDS.write_text(json.dumps(bands_json(bands), indent=1) + "\n", encoding="utf-8")
-    fit_engines()
-    fit_post_training()
+    write(BANDS, bands_json(bands_of(banded(), strangers_of_one_node()) | stranger_bands()))
+    write(SERVING, fitted_engines())
+    write(POST_TRAINING, {"about": ABOUT_POST_TRAINING, "frameworks": fitted()})
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,12 +102,10 @@ def fit(
 
     Where numbers are `known` already, only those of the frameworks `of` are fitted, and `all`.
     """
-    found = {name: dict(numbers) for name, numbers in (known or {}).items() if name not in of and name != "all"}
+    found = {name: dict(numbers) for name, numbers in (known or {}).items() if name not in (*of, "all")}
     for framework in sorted({sample.framework for sample in samples} - found.keys()):
-        own = [sample for sample in samples if sample.framework == framework]
-        found[framework] = _fit([sample for sample in own if not sample.missing & UNUSABLE], framework)
-    new = [numbers for name, numbers in found.items() if name not in OLD]
-    if new:
+        found[framework] = _fit([s for s in samples if s.framework == framework and not s.missing & UNUSABLE], framework)
+    if new := [numbers for name, numbers in found.items() if name not in OLD]:
         found["all"] = {key: float(np.median([numbers[key] for numbers in new])) for key in names()}
     return found
 
@@ -214,19 +213,15 @@ def scatter(found: Sequence[float]) -> float:
 
 def samples_of(rows: Sequence[Row]) -> list[MeasuredStep]:
     """Measured steps of a table that can be priced; rows of kind `ci_bound` (upper bounds) and `claim` are none."""
-    found = []
+    samples = []
     for index, row in enumerate(rows):
         if cell(row, "kind") not in MEASURED_KINDS:
             continue
-        try:
+        with suppress(AutoconfigError):
             case = read_case(row)
             priced, _ = priced_phases(case.job, case.placement)
-        except AutoconfigError:
-            continue
-        measured = measured_seconds(row, case.placement.staleness > 0)
-        if measured:
-            found.append(
-                MeasuredStep(
+            if measured := measured_seconds(row, case.placement.staleness > 0):
+                sample = MeasuredStep(
                     row=index,
                     framework=case.job.framework.name,
                     model=case.job.policy.name,
@@ -239,8 +234,8 @@ def samples_of(rows: Sequence[Row]) -> list[MeasuredStep]:
                     engine_assumed=case.engine_assumed,
                     measured=measured,
                 )
-            )
-    return found
+                samples.append(sample)
+    return samples
 
 
 def measured_seconds(row: Row, asynchronous: bool) -> dict[str, float]:

@@ -8,7 +8,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -47,6 +47,8 @@ ROWS_PER_SWEEP = 20.0
 START = Scatter(step=0.3, part=0.25, shape=0.1, plan=0.03, doublings=2.0, differences=1.0)
 START_LOG_SD = 1.0
 """Width of the prior around START, on the logarithm of each."""
+COLUMNS = ("predicted_s", "shares", "sizes", "kinds", "peak_bytes", "limit_bytes")
+"""Arrays of candidates with a row for each."""
 
 
 def fit_scatter(sweeps: Sequence[Sweep]) -> Scatter:
@@ -56,36 +58,28 @@ def fit_scatter(sweeps: Sequence[Sweep]) -> Scatter:
     start = np.log(astuple(START))
 
     def cost(x: Floats) -> float:
-        scatter = Scatter(**{f.name: float(value) for f, value in zip(fields(Scatter), np.exp(x), strict=True)})
-        total = 0.5 * float((((x - start) / START_LOG_SD) ** 2).sum())
+        scatter, total = _scatter(x), 0.5 * float((((x - start) / START_LOG_SD) ** 2).sum())
         for candidates, ratio, weight in groups:
             total -= weight * min(1.0, ROWS_PER_SWEEP / len(ratio)) * log_likelihood(candidates, ratio, scatter)
         return total
 
     found = minimize(cost, start, method="Nelder-Mead", options={"maxiter": 300, "xatol": 0.01, "fatol": 0.01})
-    return Scatter(**{f.name: float(value) for f, value in zip(fields(Scatter), np.exp(found.x), strict=True)})
+    return _scatter(found.x)
+
+
+def _scatter(logs: Floats) -> Scatter:
+    return Scatter(**dict(zip(asdict(START), map(float, np.exp(logs)), strict=True)))
 
 
 def _timed(sweep: Sweep) -> tuple[Candidates, Floats]:
+    """The candidates that were timed, and ln(measured / predicted) of each."""
     rows = np.array([row for row, step in enumerate(sweep.step_seconds) if step is not None])
-    found = sweep.candidates
-    kept = Candidates(
-        plans=tuple(found.plans[row] for row in rows),
-        params=tuple(found.params[row] for row in rows),
-        device_bytes=found.device_bytes,
-        **{
-            name: getattr(found, name)[rows]
-            for name in ("predicted_s", "shares", "sizes", "kinds", "peak_bytes", "limit_bytes")
-        },
-    )
+    every = sweep.candidates
+    columns = {name: getattr(every, name)[rows] for name in COLUMNS}
+    plans, params = (tuple(some[row] for row in rows) for some in (every.plans, every.params))
+    kept = Candidates(plans=plans, params=params, device_bytes=every.device_bytes, **columns)
     measured = np.array([sweep.step_seconds[row] for row in rows], dtype=np.float64)
     return kept, np.log(measured / kept.predicted_s)
-
-
-def write_scatter(sweeps: Sequence[Sweep], target: Path) -> None:
-    """Fit on all sweeps and write the file that ships."""
-    body = scatter_json(fit_scatter(sweeps), sorted({sweep.source for sweep in sweeps}), len(sweeps))
-    target.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
 
 
 MIN_TIMED = 20
@@ -123,10 +117,9 @@ def strategies() -> dict[str, tuple[Strategy, int]]:
     return found
 
 
-def lines(progress: Progress) -> list[StrategyLine]:
+def lines(recorded: Sequence[Sweep], progress: Progress) -> list[StrategyLine]:
     """Every strategy on every source."""
     quiet_optuna()
-    recorded = sweeps(MIN_ROWS)
     large = [sweep for sweep in recorded if sweep.timed >= MIN_TIMED]
     papers = sorted({paper(sweep) for sweep in recorded})
     unseen = {name: fit_scatter([sweep for sweep in recorded if paper(sweep) != name]) for name in papers}  # without it
@@ -152,11 +145,8 @@ def _line(strategy: str, source: str, runs: Sequence[Sequence[Replay]]) -> Strat
     flat = [one for repeats in runs for one in repeats]
     counts = np.array([one.found_after for one in flat])
     stops = [one for one in flat if one.settled_after is not None]
-    settled = None
-    if stops:
-        after = [one.settled_after for one in stops]
-        right = sum(one.regret_at_stop <= TOLERANCE for one in stops)
-        settled = (float(np.median(after)), float(np.quantile(after, 0.9)), right)  # type: ignore[arg-type]
+    after = np.array([one.settled_after for one in stops], dtype=np.float64)
+    right = sum(one.regret_at_stop <= TOLERANCE for one in stops)
     return StrategyLine(
         strategy=strategy,
         source=source,
@@ -164,14 +154,14 @@ def _line(strategy: str, source: str, runs: Sequence[Sequence[Replay]]) -> Strat
         median=float(np.median(counts)),
         p90=float(np.quantile(counts, 0.9)),
         worst=int(counts.max()),
-        settled=settled,
+        settled=(float(np.median(after)), float(np.quantile(after, 0.9)), right) if stops else None,
     )
 
 
-def table(found: Sequence[StrategyLine]) -> str:
+def table(lines: Sequence[StrategyLine]) -> str:
     """Markdown: trials until a plan within TOLERANCE of the measured best was measured."""
     head = "| source | sweeps | strategy | median | 90th percentile | worst |\n|---|---|---|---|---|---|\n"
-    ordered = sorted(found, key=lambda line: line.source)
+    ordered = sorted(lines, key=lambda line: line.source)
     body = "".join(
         f"| {line.source} | {line.sweeps} | {line.strategy} | {line.median:g} | {line.p90:.3g} | {line.worst} |\n"
         for line in ordered
@@ -191,8 +181,11 @@ def table(found: Sequence[StrategyLine]) -> str:
 
 def main() -> None:
     """Fit the scatter, replay every strategy with a line for each, write both."""
-    write_scatter(sweeps(MIN_ROWS), ROOT / "autoconfig" / "data" / "study_scatter.json")
-    replace_section(ROOT / "docs" / "profiling.md", BEGIN, END, table(lines(partial(print, file=sys.stderr))))
+    recorded = sweeps(MIN_ROWS)
+    body = scatter_json(fit_scatter(recorded), sorted({sweep.source for sweep in recorded}), len(recorded))
+    target = ROOT / "autoconfig" / "data" / "study_scatter.json"
+    target.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    replace_section(ROOT / "docs" / "profiling.md", BEGIN, END, table(lines(recorded, partial(print, file=sys.stderr))))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 import optuna
@@ -20,14 +20,14 @@ from autoconfig.specs.errors import AutoconfigError
 from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
-from autoconfig.runs.table import Row, cell
+from autoconfig.runs.table import cell
 from autoconfig.runs.training_row import Case, measured_step_seconds, read_case
 from autoconfig.study.training.candidates import Candidates, build
 from autoconfig.study.training.proposal import TOLERANCE, Result, propose
 from autoconfig.study.training.surrogate import Scatter, memory_belief, prior_covariance
 from autoconfig.study.trials import distributions
 from validation.published import published_rows
-from validation.sheets.training import Constants, paper_of
+from validation.sheets.training import Constants, paper_of, question_of
 
 MIN_CHANCE_TO_FIT = 0.05
 """Plans below it are pruned by the memory model and never proposed."""
@@ -52,73 +52,64 @@ class Sweep:
         return sum(step is not None for step in self.step_seconds)
 
 
-_Entry = tuple[Case, str, float | None]
-"""(run, variant, step seconds)."""
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
+    """A recorded run; None seconds: it ran out of memory."""
+
+    case: Case
+    variant: str
+    seconds: float | None
 
 
 def sweeps(least_rows: int) -> list[Sweep]:
     """Every sweep of the published tables with at least this many timed rows, in the order of source and shape."""
     groups: dict[tuple[object, ...], list[_Entry]] = {}
     for entry in _entries():
-        case = entry[0]
-        scenario = case.scenario
-        model, work = scenario.model, scenario.workload
-        shape = (model.num_layers, model.hidden_size, model.num_attention_heads)
-        key = (case.source, scenario.cluster.gpu.id, *shape, scenario.numerics.precision)
-        groups.setdefault((*key, scenario.cluster.num_gpus, work.seq_length, work.global_batch_size), []).append(entry)
-    large = [key for key, entries in groups.items() if sum(step is not None for _, _, step in entries) >= least_rows]
-    return [_sweep(key, groups[key]) for key in sorted(large, key=str)]
-
-
-@cache
-def _rows() -> tuple[Row, ...]:
-    return tuple(published_rows())
+        layers, hidden, heads, *load = question_of(entry.case)
+        scenario = entry.case.scenario
+        shape = (layers, hidden, heads, scenario.numerics.precision)
+        groups.setdefault((entry.case.source, scenario.cluster.gpu.id, *shape, *load), []).append(entry)
+    large = [key for key, entries in groups.items() if sum(one.seconds is not None for one in entries) >= least_rows]
+    constants = Constants("source")
+    return [_sweep(key, groups[key], constants) for key in sorted(large, key=str)]
 
 
 def _entries() -> Iterator[_Entry]:
-    for row in _rows():
-        if cell(row, "full_plan") == "0":
-            continue
-        try:
-            case = read_case(row)
-            measured = None if cell(row, "status") == "oom" else measured_step_seconds(row, case.scenario)
-        except AutoconfigError:
-            continue
-        if measured or cell(row, "status") == "oom":
-            variant = "+".join(filter(None, (cell(row, name) for name in VARIANT_CELLS)))
-            yield case, variant, measured
+    for row in published_rows():
+        ran_out = cell(row, "status") == "oom"
+        if cell(row, "full_plan") != "0":
+            with suppress(AutoconfigError):
+                case = read_case(row)
+                seconds = None if ran_out else measured_step_seconds(row, case.scenario)
+                if seconds or ran_out:
+                    variant = "+".join(filter(None, (cell(row, name) for name in VARIANT_CELLS)))
+                    yield _Entry(case=case, variant=variant, seconds=seconds)
 
 
-def _sweep(key: tuple[object, ...], entries: Sequence[_Entry]) -> Sweep:
+def _sweep(key: tuple[object, ...], entries: Sequence[_Entry], constants: Constants) -> Sweep:
     """Runs of one plan and variant are one candidate with their median time."""
     same: dict[tuple[str, str], list[_Entry]] = {}
     for entry in entries:
-        same.setdefault((str(entry[0].plan), entry[1]), []).append(entry)
-    constants = _constants()
-    cases, variants, steps = [], [], []
-    for (_, variant), runs in same.items():
-        case = runs[0][0]
-        cases.append((constants.applied(case), case.plan))
-        variants.append(variant)
-        times = [step for _, _, step in runs if step is not None]
-        steps.append(float(np.median(times)) if times else None)
+        same.setdefault((str(entry.case.plan), entry.variant), []).append(entry)
+    variants = [variant for _, variant in same]
+    cases = [(constants.applied(runs[0].case), runs[0].case.plan) for runs in same.values()]
+    steps = [_median([run.seconds for run in runs if run.seconds is not None]) for runs in same.values()]
     every = build(cases, variants)
     likely = memory_belief(every, []).chance >= MIN_CHANCE_TO_FIT
-    kept = [n for n in range(len(cases)) if likely[n]]
+    kept = np.flatnonzero(likely)
     source, gpu, layers, hidden, _, _, gpus, seq, batch = key
     return Sweep(
         name=f"{source}: {layers} layers of {hidden}, {gpus} {gpu}, sequence {seq}, batch {batch}",
         source=str(source),
         candidates=every if all(likely) else build([cases[n] for n in kept], [variants[n] for n in kept]),
         step_seconds=tuple(steps[n] for n in kept),
-        best=min(step for step in steps if step is not None),
-        pruned_that_ran=sum(steps[n] is not None and not likely[n] for n in range(len(cases))),
+        best=min(filter(None, steps)),
+        pruned_that_ran=sum(step is not None and not likely[n] for n, step in enumerate(steps)),
     )
 
 
-@cache
-def _constants() -> Constants:
-    return Constants("source")
+def _median(seconds: Sequence[float]) -> float | None:
+    return float(np.median(seconds)) if seconds else None
 
 
 def paper(sweep: Sweep) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal, Protocol
@@ -29,7 +29,7 @@ from autoconfig.training.confidence import (
     band_of,
 )
 from validation.sheets.figures import Line
-from validation.sheets.strangers import strangers
+from validation.sheets.strangers import strangers, timed
 from validation.sheets.training import (
     Constants,
     LeaveOut,
@@ -150,24 +150,16 @@ class Stranger:
 @cache
 def of_strangers() -> tuple[Stranger, ...]:
     """Return the runs of strangers_training.csv and unseen_measurements.csv beside what their publisher has not moved."""
-    sheet, found = strangers(facts=True), []
-    for row, p in zip(sheet.rows, sheet.predictions, strict=True):
-        measured = number(row, "metric_step_s")
-        if measured and p.step_seconds is not None:
-            source = f"{cell(row, 'source')}, {cell(row, 'gpu')}"
-            found.append(
-                Stranger(
-                    source=source,
-                    log_ratio=float(np.log(measured / p.step_seconds)),
-                    moe=bool(cell(row, "experts")),
-                    gpus=int(number(row, "gpus") or 1),
-                )
-            )
+    runs = []
+    for row, _, seconds, measured in timed(strangers(facts=True)):
+        source, gpus = f"{cell(row, 'source')}, {cell(row, 'gpu')}", int(number(row, "gpus") or 1)
+        error = float(np.log(measured / seconds))
+        runs.append(Stranger(source=source, log_ratio=error, moe=bool(cell(row, "experts")), gpus=gpus))
     for seen in predict_runs(unseen_runs(), Constants("publisher")):
-        asked = seen.run.case.scenario
-        gpus = asked.cluster.num_gpus
-        found.append(Stranger(source=seen.source, log_ratio=seen.log_ratio, moe=asked.model.is_moe, gpus=gpus))
-    return tuple(found)
+        scenario = seen.run.case.scenario
+        gpus = scenario.cluster.num_gpus
+        runs.append(Stranger(source=seen.source, log_ratio=seen.log_ratio, moe=scenario.model.is_moe, gpus=gpus))
+    return tuple(runs)
 
 
 def strangers_of_one_node() -> list[Stranger]:
@@ -190,71 +182,77 @@ def stranger_bands() -> dict[str, Band]:
 
 
 def stranger_lines() -> Iterator[Line]:
-    """Yield how many strangers' runs lie in the bands that other sources make, and half the bands' width."""
-    bars = band_bars()
-    for name, moe in NO_RUN_KINDS.items():
-        runs = [run for run in of_strangers() if run.moe == moe]
-        inside = []
-        for source in sorted({run.source for run in runs}):
-            band = quantiles_of([run for run in runs if run.source != source])
-            inside += [band.p5 <= np.exp(run.log_ratio) <= band.p95 for run in runs if run.source == source]
-        low, high = bars["class_inside"]
-        yield Line(name=f"90 % bands: {name}, inside", rows=len(runs), reached=_mean(inside), least=low, most=high)
-        yield _half_width(name, runs)
-    yield from _part_lines()
-
-
-def _part_lines() -> Iterator[Line]:
-    """Yield the same of PART, whose evidence is of one node: every source with equal weight, as in `Coverage`."""
-    known = [p for p in banded() if p.level in EVIDENCE[PART]]
-    runs: list[Scattered] = [*known, *strangers_of_one_node()]
-    shares = []
-    for source in sorted({run.source for run in runs}):
-        band = quantiles_of([run for run in runs if paper_of(run.source) != paper_of(source)])
-        shares.append(_mean(band.p5 <= np.exp(run.log_ratio) <= band.p95 for run in runs if run.source == source))
+    """Yield how many strangers' runs lie in the bands that other sources make, and half the bands' width; of PART, whose
+    evidence is of one node, every source with equal weight, as in `Coverage`."""
     low, high = band_bars()["class_inside"]
-    yield Line(name=f"90 % bands: {PART}, inside", rows=len(runs), reached=_mean(shares), least=low, most=high)
-    yield _half_width(PART, runs)
+    kinds: dict[str, tuple[list[Scattered], Callable[[str], str]]] = {
+        name: ([run for run in of_strangers() if run.moe == moe], str) for name, moe in NO_RUN_KINDS.items()
+    }
+    kinds[PART] = [*(p for p in banded() if p.level in EVIDENCE[PART]), *strangers_of_one_node()], paper_of
+    for name, (runs, apart) in kinds.items():
+        held = list(_held_by_source(runs, apart))
+        shares = [_mean(own) for own in held] if name == PART else [one for own in held for one in own]
+        yield Line(name=f"90 % bands: {name}, inside", rows=len(runs), reached=_mean(shares), least=low, most=high)
+        whole = quantiles_of(runs)
+        yield Line(name=f"90 % bands: {name}, half-width", rows=len(runs), reached=(whole.p95 - whole.p5) / 2)
 
 
-def _half_width(name: str, runs: Sequence[Scattered]) -> Line:
-    whole = quantiles_of(runs)
-    return Line(name=f"90 % bands: {name}, half-width", rows=len(runs), reached=(whole.p95 - whole.p5) / 2)
+def _held_by_source(runs: Sequence[Scattered], apart: Callable[[str], str]) -> Iterator[list[bool]]:
+    """Yield of each source whether its runs lie in the band of the sources that `apart` names otherwise."""
+    for source in sorted({run.source for run in runs}):
+        band = quantiles_of([run for run in runs if apart(run.source) != apart(source)])
+        yield [_holds(band, run) for run in runs if run.source == source]
+
+
+def _holds(band: Band, run: Scattered) -> bool:
+    return bool(band.p5 <= np.exp(run.log_ratio) <= band.p95)
+
+
+Held = tuple[Predicted, bool, float]
+"""A run, whether it lies inside its band, half of the band."""
 
 
 def coverage(
     predicted: Sequence[Predicted],
     apart: Callable[[str], str] = paper_of,
-    unit: Callable[[str], str] | None = None,
+    unit: Callable[[str], str] = str,
     one_node: Sequence[Scattered] = (),
 ) -> list[Coverage]:
     """Pooled first, then by class. The bands of a source come from sources that `apart` names otherwise; shares are counted by
     what `unit` names (the sources themselves)."""
-    unit = unit or _same
-    inside: dict[str, bool] = {}
-    width: dict[str, float] = {}
-    by_source: dict[str, list[Predicted]] = {}
-    for p in predicted:
-        by_source.setdefault(p.source, []).append(p)
-    paper = {source: apart(source) for source in by_source}
-    for source, rows in by_source.items():
-        others = [run for run in one_node if paper_of(run.source) != paper[source]]
-        bands: Mapping[str, Band] = bands_of([p for p in predicted if paper[p.source] != paper[source]], others)
-        for p in rows:
+    held: list[Held] = []
+    for source in dict.fromkeys(p.source for p in predicted):
+        others = [run for run in one_node if paper_of(run.source) != apart(source)]
+        bands = bands_of([p for p in predicted if apart(p.source) != apart(source)], others)
+        for p in (p for p in predicted if p.source == source):
             band = band_of(p.level, bands)
-            inside[_key(p)] = band.p5 <= np.exp(p.log_ratio) <= band.p95
-            width[_key(p)] = (band.p95 - band.p5) / 2
-    levels = [level for level in CLASSES if any(p.level == level for p in predicted)]
-    return [_count(POOLED, predicted, inside, width, unit)] + [
-        _count(level, [p for p in predicted if p.level == level], inside, width, unit) for level in levels
-    ]
+            held.append((p, _holds(band, p), (band.p95 - band.p5) / 2))
+    by_level = {level: [one for one in held if one[0].level == level] for level in CLASSES}
+    return [_count(level, own, unit) for level, own in ({POOLED: held} | by_level).items() if own]
+
+
+def _count(level: str, held: Sequence[Held], unit: Callable[[str], str]) -> Coverage:
+    inside: dict[str, list[bool]] = {}
+    for p, holds, _ in sorted(held, key=lambda one: unit(one[0].source)):
+        inside.setdefault(unit(p.source), []).append(holds)
+    shares, counts = [_mean(own) for own in inside.values()], [len(own) for own in inside.values()]
+    widths = [width for *_, width in held]
+    return Coverage(
+        level=level,
+        rows=len(held),
+        sources=len(inside),
+        inside=_mean(shares),
+        half_width=float(np.median(widths)),
+        half_width_by_source=weighted_quantile(widths, [1 / len(inside[unit(p.source)]) for p, *_ in held], 0.5),
+        inside_by_weight=float(np.average(shares, weights=[count / (count + RELIABLE_ROWS) for count in counts])),
+    )
 
 
 @cache
 def covered(left_out: Literal["source", "publisher"]) -> tuple[Coverage, ...]:
     """Return the coverage of the runs whose errors make bands: constants and bands know nothing of the run's source, or of its
     publisher, which then counts once, however many tables it has."""
-    apart, unit = (paper_of, _same) if left_out == "source" else (publisher_of, publisher_of)
+    apart, unit = (paper_of, str) if left_out == "source" else (publisher_of, publisher_of)
     return tuple(coverage(banded(left_out), apart, unit, strangers_of_one_node()))
 
 
@@ -274,36 +272,6 @@ def band_lines(left_out: Literal["source", "publisher"]) -> Iterator[Line]:
             if left_out == "source":
                 name += ", median half-width with sources equal"
                 yield Line(name=name, rows=line.rows, reached=line.half_width_by_source, most=most)
-
-
-def _key(predicted: Predicted) -> str:
-    return f"{predicted.source} {id(predicted.run)}"
-
-
-def _same(source: str) -> str:
-    return source
-
-
-def _count(
-    level: str, rows: Sequence[Predicted], inside: Mapping[str, bool], width: Mapping[str, float], unit: Callable[[str], str]
-) -> Coverage:
-    sources = sorted({unit(p.source) for p in rows})
-    held: dict[str, list[bool]] = {source: [] for source in sources}
-    for p in rows:
-        held[unit(p.source)].append(inside[_key(p)])
-    shares = [_mean(held[source]) for source in sources]
-    count = {source: len(held[source]) for source in sources}
-    widths = [width[_key(p)] for p in rows]
-    weights = [count[source] / (count[source] + RELIABLE_ROWS) for source in sources]
-    return Coverage(
-        level=level,
-        rows=len(rows),
-        sources=len(sources),
-        inside=_mean(shares),
-        half_width=float(np.median(widths)),
-        half_width_by_source=weighted_quantile(widths, [1 / count[unit(p.source)] for p in rows], 0.5),
-        inside_by_weight=float(np.average(shares, weights=weights)),
-    )
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from statistics import mean, median
+from statistics import mean
+
+import numpy as np
 
 from autoconfig.runs.encoder_row import training_row_of
 from autoconfig.runs.predict import Prediction, predict_rows
 from autoconfig.runs.table import Row, cell, number
 from validation.published import published_rows
-from validation.sheets.figures import Line
+from validation.sheets.figures import Line, error_line
 
 ALLOCATED, PEAK, THROUGHPUT, SCALING = 0.02, 0.04, 0.15, 0.08
 """At most: median of allocated bytes, median of peaks, mean error of tokens per second, largest deviation from the shape."""
@@ -31,11 +33,11 @@ def _memory(rows: Sequence[Row], found: Mapping[str, Prediction]) -> Iterator[Li
     for name, column, most in (("allocated after the step", "mem_alloc_gib", ALLOCATED), ("peak", "mem_peak_gib", PEAK)):
         errors = []
         for row in runs:
-            one = found[cell(row, "id")]
-            gib, measured = one.after_step_gib if column == "mem_alloc_gib" else one.peak_gib, number(row, column)
+            one, measured = found[cell(row, "id")], number(row, column)
+            gib = one.after_step_gib if column == "mem_alloc_gib" else one.peak_gib
             if gib and measured:
-                errors.append(abs(gib / measured - 1.0))
-        yield Line(name=f"T5 and BERT in CI, {name}: median error", rows=len(errors), reached=median(errors), most=most)
+                errors.append(gib / measured - 1.0)
+        yield error_line(f"T5 and BERT in CI, {name}: median error", errors, most, np.median)
 
 
 def _throughput(rows: Sequence[Row], found: Mapping[str, Prediction]) -> Iterator[Line]:
@@ -45,11 +47,11 @@ def _throughput(rows: Sequence[Row], found: Mapping[str, Prediction]) -> Iterato
         predicted = found[cell(row, "id")].tokens_per_second_per_gpu
         if cell(row, "kind") == "published_training" and rate and gpus and predicted:
             ratios.setdefault((cell(row, "model"), bool(cell(row, "step_s"))), []).append(predicted * gpus / rate)
-    errors = [abs(1.0 / ratio - 1.0) for group in ratios.values() for ratio in group]
-    yield Line(name="T5 and BERT, published step time: mean error", rows=len(errors), reached=mean(errors), most=THROUGHPUT)
+    errors = [1.0 / ratio - 1.0 for group in ratios.values() for ratio in group]
+    yield error_line("T5 and BERT, published step time: mean error", errors, THROUGHPUT)
     scaled = [group for (_, timed), group in ratios.items() if not timed]
-    shapes = [abs(ratio / mean(group) - 1.0) for group in scaled for ratio in group]
-    yield Line(name="T5 and BERT, shape of scaling: largest deviation", rows=len(shapes), reached=max(shapes), most=SCALING)
+    shapes = [ratio / mean(group) - 1.0 for group in scaled for ratio in group]
+    yield error_line("T5 and BERT, shape of scaling: largest deviation", shapes, SCALING, np.max)
 
 
 def _tokens_per_second(row: Row) -> float | None:

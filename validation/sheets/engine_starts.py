@@ -1,5 +1,4 @@
-"""Memory of serving starts against boot logs: `python -m validation.sheets.engine_starts` prints the page of `make accuracy`,
-by engine and release and row by row.
+"""Memory of serving starts against boot logs, by engine and release and row by row.
 
 Rows are validation/tables/engine_starts.csv. seen: yes, those that the law was made from; partly, whose log gave a constant
 (graphs, communicators, loading); no, the others, which came later.
@@ -7,7 +6,7 @@ Rows are validation/tables/engine_starts.csv. seen: yes, those that the law was 
 
 from __future__ import annotations
 
-import sys
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,23 +23,16 @@ from validation.published import published_rows
 from validation.sheets.figures import share, table
 
 NUMBERS = ("tp", "pp", "dp", "ep", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_bytes")
-MEASURED = {
-    "weights_gib": "weights_gib",
-    "kv_pool_gib": "kv_pool_gib",
-    "kv_tokens": "kv_tokens",
-    "max_concurrency": "max_concurrency",
-    "longest_max_model_len": "longest_max_model_len",
-}
-"""Column -> field of EngineMemory."""
+MEASURED = ("weights_gib", "kv_pool_gib", "kv_tokens", "max_concurrency", "longest_max_model_len")
+"""Columns, and fields of EngineMemory."""
 TOLERANCE_TEXT, TOLERANCE_OTHER = 0.03, 0.08
 """Of the cache: text models on vLLM 0.9 to 0.19, SGLang from 0.5.3, TensorRT-LLM; vLLM from 0.20, hybrids and vision models."""
 
 
 def start_of(row: Row) -> EngineStart:
     """The start that a row says."""
-    said = {name: int(value) for name in NUMBERS if (value := number(row, name)) is not None}
-    fraction, draft = number(row, "memory_fraction"), cell(row, "draft")
-    yes = {name: cell(row, name) == "yes" for name in ("eager", "flashinfer_sampler") if cell(row, name)}
+    sizes = {name: int(value) for name in NUMBERS if (value := number(row, name)) is not None}
+    switches = {name: cell(row, name) == "yes" for name in ("eager", "flashinfer_sampler") if cell(row, name)}
     start = EngineStart(
         engine=cell(row, "engine"),
         release=cell(row, "release"),
@@ -48,10 +40,10 @@ def start_of(row: Row) -> EngineStart:
         gpu=load_gpu(cell(row, "gpu")),
         weights=cell(row, "weights"),
         kv=cell(row, "kv") or None,
-        memory_fraction=fraction,
-        draft_method=draft,
+        memory_fraction=number(row, "memory_fraction"),
+        draft_method=cell(row, "draft"),
     )
-    return start.replace(**said, **yes)
+    return start.replace(**sizes, **switches)
 
 
 def tolerance(start: EngineStart) -> float:
@@ -74,12 +66,8 @@ class JudgedStart:
 
     def errors(self) -> dict[str, float]:
         """Predicted over measured, less 1, of what the row measured; a pool below nothing has none."""
-        found = {}
-        for column, name in MEASURED.items():
-            measured = number(self.row, column)
-            if measured is not None and measured > 0:
-                found[column] = float(getattr(self.memory, name)) / measured - 1.0
-        return found
+        measured = {name: number(self.row, name) for name in MEASURED}
+        return {name: float(getattr(self.memory, name)) / x - 1.0 for name, x in measured.items() if x is not None and x > 0}
 
     @property
     def starts(self) -> str:
@@ -109,31 +97,28 @@ class JudgedStart:
 
 def judged_starts() -> list[JudgedStart]:
     """Every row of the table."""
-    found = []
-    for row in published_rows("engine_starts"):
-        start = start_of(row)
-        found.append(JudgedStart(row=row, start=start, memory=engine_memory(start)))
-    return found
+    starts = [(row, start_of(row)) for row in published_rows("engine_starts")]
+    return [JudgedStart(row=row, start=start, memory=engine_memory(start)) for row, start in starts]
 
 
 def _series(one: JudgedStart) -> tuple[str, tuple[int, ...]]:
     return one.start.engine, version_of(one.start.release)[:2]
 
 
-def _verdicts(some: list[JudgedStart]) -> tuple[str, ...]:
-    """Starts that ran and were called so, that did not and were called so, those that are uncertain, those called wrong."""
-    counts = {(one.starts if one.verdict == "right" else one.verdict): 0 for one in some}
-    for one in some:
-        counts[one.starts if one.verdict == "right" else one.verdict] += 1
-    return tuple(str(counts.get(name, 0)) for name in ("yes", "no", "uncertain", "wrong"))
+def _asked(one: JudgedStart) -> str:
+    """The tolerance as the page has it; empty where none is asked for."""
+    return share(tolerance(one.start), ".0%") if tolerance(one.start) else ""
 
 
 def _row_of(name: str, some: list[JudgedStart]) -> tuple[str, ...]:
+    """Cells of some starts: cache, bars, and how many were called right to start and right not to, uncertain and wrong."""
     cache = [error for one in some for error in one.cache_errors]
     figures = (share(float(np.mean(np.abs(cache)))), share(max(cache, key=abs), "+.1%")) if cache else ("-", "-")
-    bars = " / ".join(dict.fromkeys(f"{tolerance(one.start):.0%}".replace("%", " %") for one in some if tolerance(one.start)))
+    bars = " / ".join(dict.fromkeys(filter(None, map(_asked, some))))
     misses = str(sum(bool(one.misses()) for one in some))
-    return name, str(len(some)), *figures, bars or "none", misses, *_verdicts(some)
+    verdicts = Counter(one.starts if one.verdict == "right" else one.verdict for one in some)
+    counts = (str(verdicts[kind]) for kind in ("yes", "no", "uncertain", "wrong"))
+    return name, str(len(some)), *figures, bars or "none", misses, *counts
 
 
 def page() -> str:
@@ -152,7 +137,7 @@ def page() -> str:
             f"{one.start.engine} {cell(one.row, 'release')}",
             f"{cell(one.row, 'model')}, {one.start.gpus} x {one.start.gpu.id}",
             *(share(errors[name], "+.1%") if name in (errors := one.errors()) else "-" for name in MEASURED),
-            f"{tolerance(one.start):.0%}".replace("%", " %") if tolerance(one.start) else "none",
+            _asked(one) or "none",
             f"{cell(one.row, 'starts')}: {one.starts}",
             cell(one.row, "source"),
         )
@@ -164,7 +149,3 @@ def page() -> str:
 
 SEEN = {"those that the law was made from": "yes", "those that gave a constant": "partly", "those that came later": "no"}
 """Rows by what the law knows of them -> their cell `seen`."""
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -64,6 +65,34 @@ def figures_of(errors: Sequence[tuple[str, float]]) -> Figures:
     )
 
 
+def groups_of(errors: Iterable[tuple[str, str, float]]) -> list[Group]:
+    """Figures by group, in the order of their names; `errors`: (group, id, predicted / measured - 1)."""
+    members: dict[str, list[tuple[str, float]]] = {}
+    for group, name, error in errors:
+        members.setdefault(group, []).append((name, error))
+    return [Group(name=name, figures=figures_of(own)) for name, own in sorted(members.items())]
+
+
+def share_line(name: str, right: Iterable[bool], least: float | None = None, most: float | None = None) -> Line:
+    """Line of the share that is right; 0 of none."""
+    every = list(right)
+    return Line(name=name, rows=len(every), reached=float(np.mean(every)) if every else 0.0, least=least, most=most)
+
+
+def error_line(
+    name: str, errors: Iterable[float], most: float | None = None, statistic: Callable[[Any], Any] = np.mean
+) -> Line:
+    """Line of the size of errors, their mean if nothing else is asked for; 0 of none."""
+    sizes = np.abs(list(errors))
+    return Line(name=name, rows=len(sizes), reached=float(statistic(sizes)) if len(sizes) else 0.0, most=most)
+
+
+def bar_text(line: Line) -> str:
+    """What one end of a line asks for, and whether it is missed."""
+    asked = f"at most {share(line.most)}" if line.most is not None else f"at least {share(line.least)}"
+    return asked if line.holds else f"{asked}: missed"
+
+
 def share(value: float | None, spec: str = ".1%") -> str:
     """Return a percentage; a dash where there is none."""
     return "-" if value is None or not math.isfinite(value) else f"{value:{spec}}".replace("%", " %")
@@ -78,13 +107,14 @@ def table(header: str, rows: Iterable[Sequence[str]]) -> str:
 
 def group_table(groups: Iterable[Group]) -> str:
     """Return the table of the figures of groups."""
-    header = "group | rows | mean error | median | bias | worst"
-    return table(header, ((group.name, *_cells(group.figures)) for group in groups))
+    return table("group | rows | mean error | median | bias | worst", map(group_cells, groups))
 
 
-def _cells(figures: Figures) -> tuple[str, ...]:
-    worst = f"{share(figures.worst, '+.2%' if abs(figures.worst) < 0.01 else '+.0%')} {figures.worst_id}"
-    return str(figures.rows), share(figures.mean), share(figures.median), share(figures.bias, "+.1%"), worst
+def group_cells(group: Group) -> tuple[str, ...]:
+    """Cells of a group: name, rows, mean and median error, bias, worst row."""
+    f = group.figures
+    worst = f"{share(f.worst, '+.2%' if abs(f.worst) < 0.01 else '+.0%')} {f.worst_id}"
+    return group.name, str(f.rows), share(f.mean), share(f.median), share(f.bias, "+.1%"), worst
 
 
 def line_table(lines: Iterable[Line]) -> str:

@@ -26,7 +26,7 @@ from autoconfig.training.price import report_plan
 from autoconfig.training.rank import rank
 from validation.published import step_rows
 from validation.sheets.bands import band_from
-from validation.sheets.figures import Line
+from validation.sheets.figures import Line, share_line
 from validation.sheets.training import paper_of
 from validation.sources import band_bars, source_of
 
@@ -133,27 +133,21 @@ def record_of(plans: Sequence[FirstPlan]) -> dict[str, dict[str, Any]]:
     return record
 
 
-def inside_bands_of_first_plans(plans: Sequence[FirstPlan]) -> float:
-    """Return the share of questions whose best published run lies in the band that an answer prints for the first of many plans
+def inside_bands_of_first_plans(plans: Sequence[FirstPlan]) -> list[bool]:
+    """Return of each question whether its best published run lies in the band that an answer prints for the first of many plans
     (`record_of`), made without any run of the question's paper; outside where nothing else is known of its kind."""
-    inside = 0
-    for paper in sorted({paper_of(plan.source) for plan in plans}):
-        known = record_of([plan for plan in plans if paper_of(plan.source) != paper])
-        for plan in (plan for plan in plans if paper_of(plan.source) == paper):
-            band = known.get(plan.kind)
-            inside += band is not None and band["p5"] <= 1 / plan.ratio <= band["p95"]
-    return inside / len(plans)
+    papers = {paper_of(plan.source) for plan in plans}
+    known = {paper: record_of([plan for plan in plans if paper_of(plan.source) != paper]) for paper in papers}
+    bands = [(known[paper_of(plan.source)].get(plan.kind), 1 / plan.ratio) for plan in plans]
+    return [band is not None and band["p5"] <= ratio <= band["p95"] for band, ratio in bands]
 
 
 def first_plan_lines(plans: Sequence[FirstPlan]) -> Iterator[Line]:
     """Yield what first plans are held to."""
     low, high = MEDIAN
-    least, most = band_bars()["first_plans_inside"]
     ratios = [plan.ratio for plan in plans]
-    below = sum(ratio < MIN_RATIO for ratio in ratios) / len(plans)
-    inside = inside_bands_of_first_plans(plans)
     name = "First plans: best published over promised throughput"
     yield Line(name=f"{name}, median", rows=len(plans), reached=median(ratios), least=low, most=high)
-    yield Line(name=f"{name}, questions below {MIN_RATIO:.0%}", rows=len(plans), reached=below, most=0.0)
+    yield share_line(f"{name}, questions below {MIN_RATIO:.0%}", [ratio < MIN_RATIO for ratio in ratios], most=0.0)
     name = "First plans: inside the band of first plans, made without their paper"
-    yield Line(name=name, rows=len(plans), reached=inside, least=least, most=most)
+    yield share_line(name, inside_bands_of_first_plans(plans), *band_bars()["first_plans_inside"])

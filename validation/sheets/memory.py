@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
@@ -12,10 +13,10 @@ from autoconfig.memory_model.predict import estimate_memory
 from autoconfig.specs.errors import GIB, AutoconfigError
 
 from autoconfig.runs.predict import peak_bytes
-from autoconfig.runs.table import Row, cell, number
+from autoconfig.runs.table import cell, number
 from autoconfig.runs.training_row import read_case
 from validation.published import published_rows
-from validation.sheets.figures import Group, Line, figures_of
+from validation.sheets.figures import Group, Line, groups_of, share_line
 from validation.sources import source_of
 
 FOLDS = 5
@@ -29,34 +30,22 @@ Floats = npt.NDArray[np.float64]
 def peak_errors() -> tuple[tuple[str, str, float], ...]:
     """Return (source with its stack and the rank that was measured, id, predicted / measured peak - 1) of every row with a
     whole plan and a measured peak."""
-    found = []
+    errors = []
     for row in published_rows():
         measured = number(row, "peak_mem_gib")
-        if measured is None or "memory" not in source_of(cell(row, "source")).use:
+        if measured is None or cell(row, "full_plan") == "0" or "memory" not in source_of(cell(row, "source")).use:
             continue
-        name = f"{cell(row, 'source')}, {cell(row, 'software')}, {cell(row, 'peak_rank')} rank, {cell(row, 'peak_kind')}"
-        error = _error(row, measured)
-        if error is not None:
-            found.append((name, cell(row, "id"), error))
-    return tuple(found)
-
-
-def _error(row: Row, measured: float) -> float | None:
-    if cell(row, "full_plan") == "0":
-        return None
-    try:
-        case = read_case(row)
-        return peak_bytes(case.scenario, case.plan, row) / GIB / measured - 1.0
-    except AutoconfigError:
-        return None
+        with suppress(AutoconfigError):
+            case = read_case(row)
+            error = peak_bytes(case.scenario, case.plan, row) / GIB / measured - 1.0
+            name = f"{cell(row, 'source')}, {cell(row, 'software')}, {cell(row, 'peak_rank')} rank, {cell(row, 'peak_kind')}"
+            errors.append((name, cell(row, "id"), error))
+    return tuple(errors)
 
 
 def memory_groups() -> list[Group]:
     """Return the figures of peaks by source, stack and the rank that was measured."""
-    groups: dict[str, list[tuple[str, float]]] = {}
-    for name, row, error in peak_errors():
-        groups.setdefault(name, []).append((row, error))
-    return [Group(name=name, figures=figures_of(errors)) for name, errors in sorted(groups.items())]
+    return groups_of(peak_errors())
 
 
 def verdict_lines() -> list[Line]:
@@ -77,10 +66,7 @@ def verdict_lines() -> list[Line]:
         ("cross-validated", peak + offset <= limit, VERDICTS_RIGHT),
     ):
         for what, members, right in (("ran out of memory", ~ran, ~fits), ("ran", ran, fits)):
-            reached = float(np.mean(right[members]))
-            lines.append(
-                Line(name=f"Aleph Alpha 13B, {name}: {what}, right", rows=int(members.sum()), reached=reached, least=least)
-            )
+            lines.append(share_line(f"Aleph Alpha 13B, {name}: {what}, right", right[members], least))
     return lines
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from autoconfig.post_training.frameworks import STANDARD_90
+from autoconfig.post_training.frameworks import STANDARD_90, Constants
 from autoconfig.runs.predict_post_training import StepPrediction, predict_rows
 from autoconfig.runs.table import Row, cell, number
 from validation.fit.post_training_fit import MeasuredStep, errors, fit, hidden_rounds, samples_of, scatter
 from validation.published import published_rows
-from validation.sheets.figures import Group, Line, figures_of
+from validation.sheets.figures import Group, Line, error_line, groups_of, share_line
 
 TABLE = "post_training_measurements"
 PHASE_NAMES = {"step_s": "step", "train_actor_s": "training", "logprob_s": "log-probabilities", "gen_s": "generation"}
@@ -30,63 +31,80 @@ def published() -> list[dict[str, str]]:
     return list(published_rows(TABLE))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Blind:
-    """Samples, the constants of all, and by model left out those that have not seen it, with the scatter of the others."""
+Steps = Sequence[tuple[MeasuredStep, float]]
+"""Measured steps, each with ln(measured / predicted) of one of its columns."""
 
-    samples: tuple[MeasuredStep, ...]
-    whole: dict[str, dict[str, float]]
-    known: dict[str, dict[str, dict[str, float]]]
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Measured steps of a table, the constants of all, and by unit those that have not seen it."""
+
+    rows: Sequence[Row]
+    samples: Sequence[MeasuredStep]
+    unit: Callable[[Row, MeasuredStep], str]
+    """What is left out together: a model, a publisher."""
+    whole: Constants
+    known: Mapping[str, Constants]
+
+    def unit_of(self, sample: MeasuredStep) -> str:
+        """What a step is left out with."""
+        return self.unit(self.rows[sample.row], sample)
 
     def error(self, sample: MeasuredStep) -> dict[str, float]:
-        """ln(measured / predicted) with constants that have not seen the model."""
-        return errors(sample, sample.predicted(self.known[sample.model]))
+        """ln(measured / predicted) of each measured column, with constants that have not seen the unit."""
+        return errors(sample, sample.predicted(self.known[self.unit_of(sample)]))
+
+    def of(self, column: str, framework: str = "") -> Steps:
+        """Steps, of one framework or of all, with their error in this column."""
+        own = [s for s in self.samples if framework in ("", s.framework)]
+        return [(s, error[column]) for s in own if column in (error := self.error(s))]
+
+    def after_one(self, steps: Steps) -> Iterator[tuple[MeasuredStep, float]]:
+        """Yield the mean error of each step where one other run of its unit, framework, model and GPU has been measured, each
+        of these in turn: what was measured over what was predicted there scales the prediction here, as `rl calibrate` does. A
+        step of dynamic sampling says nothing of one without."""
+
+        def job(sample: MeasuredStep) -> tuple[object, ...]:
+            return self.unit_of(sample), sample.framework, sample.model, sample.gpu, hidden_rounds(sample)
+
+        for sample, error in steps:
+            others = [other for s, other in steps if s is not sample and job(s) == job(sample)]
+            if others:
+                yield sample, float(np.mean(np.abs(relative(error - np.array(others)))))
 
 
-def _frameworks(samples: Iterable[MeasuredStep], model: str) -> set[str]:
-    return {sample.framework for sample in samples if sample.model == model}
+def left_out(rows: Sequence[Row], unit: Callable[[Row, MeasuredStep], str]) -> LeftOut:
+    """Fit once with all steps of a table and once without each unit; deterministic."""
+    samples = samples_of(rows)
+    whole = fit(samples)
+    units = [unit(rows[sample.row], sample) for sample in samples]
+    known = {}
+    for name in sorted(set(units)):
+        touched = {sample.framework for sample, own in zip(samples, units, strict=True) if own == name}
+        known[name] = fit([s for s, own in zip(samples, units, strict=True) if own != name], whole, of=touched)
+    return LeftOut(rows=rows, samples=samples, unit=unit, whole=whole, known=known)
 
 
 @cache
-def blind() -> Blind:
-    """Fits once for each model of the table; deterministic."""
-    samples = samples_of(published())
-    models = sorted({sample.model for sample in samples})
-    whole = fit(samples)
-    known = {model: fit([s for s in samples if s.model != model], whole, of=_frameworks(samples, model)) for model in models}
-    return Blind(samples=tuple(samples), whole=whole, known=known)
+def blind() -> LeftOut:
+    """The steps that ship, each model left out."""
+    return left_out(published(), lambda _, sample: sample.model)
 
 
 def fitted() -> dict[str, dict[str, float]]:
     """Constants of all rows, each framework with the scatter of its blind errors: what ships."""
-    found, all_samples = {name: dict(numbers) for name, numbers in blind().whole.items()}, blind().samples
-    for name, numbers in found.items():
-        own = [(s, e["step_s"]) for s in all_samples if name in ("all", s.framework) and "step_s" in (e := blind().error(s))]
-        for key, missing in (("scatter", False), ("scatter_assumed", True)):
-            errors_there = [error for s, error in own if (bool(s.missing) or hidden_rounds(s)) == missing]
-            if len(errors_there) >= ENOUGH:
-                numbers[key] = scatter(errors_there)
-    lacking: dict[str, float] = {key: found["all"][key] for key in ("scatter", "scatter_assumed") if key in found["all"]}
-    found = {name: {**lacking, **numbers} for name, numbers in found.items()}
-    return {name: {key: round(value, 5) for key, value in numbers.items()} for name, numbers in found.items()}
+    found = {name: {**numbers, **dict(_scatters(name))} for name, numbers in blind().whole.items()}
+    lacking = {key: found["all"][key] for key in ("scatter", "scatter_assumed") if key in found["all"]}
+    return {name: {key: round(x, 5) for key, x in (lacking | numbers).items()} for name, numbers in found.items()}
 
 
-def after_one(column: str, sample: MeasuredStep) -> list[float]:
-    """Errors of a run where one other run of the same model, GPU and framework has been measured, each of these in turn: what
-    was measured over what was predicted there scales the prediction here, as `rl calibrate` does."""
-    mine = blind().error(sample)
-    if column not in mine:
-        return []
-    return [
-        mine[column] - other
-        for s in blind().samples
-        if s is not sample and _job(s) == _job(sample) and (other := blind().error(s).get(column)) is not None
-    ]
-
-
-def _job(sample: MeasuredStep) -> tuple[str, str, str, bool]:
-    """Runs that say of each other how far off they are: a step of dynamic sampling says nothing of one without."""
-    return sample.framework, sample.model, sample.gpu, hidden_rounds(sample)
+def _scatters(framework: str) -> Iterator[tuple[str, float]]:
+    """Yield the scatter of steps that say all of their run, and of those that leave something open, where ENOUGH are."""
+    steps = blind().of("step_s", "" if framework == "all" else framework)
+    for key, missing in (("scatter", False), ("scatter_assumed", True)):
+        own = [error for s, error in steps if (bool(s.missing) or hidden_rounds(s)) == missing]
+        if len(own) >= ENOUGH:
+            yield key, scatter(own)
 
 
 BARS = {
@@ -102,26 +120,25 @@ def post_training_lines() -> list[Line]:
     """Return what post-training is held to beside memory."""
     rows, answered = published(), predicted_rows()
     pairs = [right for *measured, right in _pairs(rows) if max(measured) > DIFFERS * min(measured)]
-    lines = [*_errors("nemo-rl"), *_errors("verl"), *_bands()]
-    lines.append(_share("post-training: synchronous or asynchronous, right", pairs, 0.85))
+    lines = [*_phase_lines("nemo-rl"), *_phase_lines("verl")]
+    for framework in ("nemo-rl", "verl"):
+        lines.append(share_line(f"post-training: {framework}, steps inside the 90 % band", inside_bands(framework)))
+    lines.append(share_line("post-training: synchronous or asynchronous, right", pairs, 0.85))
     return [*lines, _bounds(answered), _predicted(answered)]
 
 
-def _errors(framework: str) -> Iterator[Line]:
+def _phase_lines(framework: str) -> Iterator[Line]:
     """By phase: runs that say all that decides it, then all; with the model left out, and after one measured step."""
     for column, phase in PHASE_NAMES.items():
-        own = [s for s in blind().samples if s.framework == framework and column in s.measured]
+        steps = blind().of(column, framework)
         bars = BARS.get((framework, column), (None, None))
-        whole = [s for s in own if _says_all(s, column)]
         name = f"post-training: {framework}, {phase}"
-        for kind, chosen, bar in (("rows that say all of it", whole, bars[0]), ("all rows", own, None)):
-            logs = [e[column] for s in chosen if column in (e := blind().error(s))]
-            wrong = float(np.mean(np.abs(_relative(logs)))) if logs else 0.0
-            yield Line(name=f"{name}, model left out, {kind}: mean error", rows=len(logs), reached=wrong, most=bar)
-        again = [float(np.mean(np.abs(_relative(logs)))) for s in own if not s.missing and (logs := after_one(column, s))]
-        if again:
-            reached = float(np.mean(again))
-            yield Line(name=f"{name}, after one measured step: mean error", rows=len(again), reached=reached, most=bars[1])
+        whole = [(s, error) for s, error in steps if _says_all(s, column)]
+        for kind, chosen, bar in (("rows that say all of it", whole, bars[0]), ("all rows", steps, None)):
+            wrong = relative([error for _, error in chosen])
+            yield error_line(f"{name}, model left out, {kind}: mean error", wrong, bar)
+        if again := [error for s, error in blind().after_one(steps) if not s.missing]:
+            yield error_line(f"{name}, after one measured step: mean error", again, bars[1])
 
 
 def _says_all(sample: MeasuredStep, column: str) -> bool:
@@ -130,22 +147,18 @@ def _says_all(sample: MeasuredStep, column: str) -> bool:
     return not (hidden or sample.missing or (sample.engine_assumed and column == "gen_s"))
 
 
-def _relative(logs: Sequence[float]) -> Any:
-    """Predicted over measured, less 1."""
+def relative(logs: npt.ArrayLike) -> Any:
+    """Predicted over measured, less 1, of ln(measured / predicted)."""
     return np.exp(-np.array(logs)) - 1.0
-
-
-def _share(name: str, right: Sequence[bool], least: float | None) -> Line:
-    return Line(name=name, rows=len(right), reached=float(np.mean(right)) if right else 0.0, least=least)
 
 
 def inside_bands(framework: str) -> list[bool]:
     """Return for each step whether it lies inside the 90 % band of constants and scatter that have not seen the model
     (of at least ENOUGH steps)."""
-    own = [(s, e["step_s"]) for s in blind().samples if s.framework == framework and "step_s" in (e := blind().error(s))]
+    steps = blind().of("step_s", framework)
     inside = []
-    for sample, error in own:
-        unseen = [(s, e) for s, e in own if s.model != sample.model]
+    for sample, error in steps:
+        unseen = [(s, e) for s, e in steps if s.model != sample.model]
         alike = [e for s, e in unseen if bool(s.missing) == bool(sample.missing)]
         others = alike if len(alike) >= ENOUGH else [e for _, e in unseen]
         if len(others) >= ENOUGH:
@@ -153,27 +166,18 @@ def inside_bands(framework: str) -> list[bool]:
     return inside
 
 
-def _bands() -> Iterator[Line]:
-    for framework in ("nemo-rl", "verl"):
-        yield _share(f"post-training: {framework}, steps inside the 90 % band", inside_bands(framework), None)
-
-
 def step_errors(*, seen: bool = False) -> Iterator[tuple[str, str, str, float]]:
     """Yield (framework, source, id, predicted / measured step - 1), with the model left out or with constants of all rows."""
-    rows = published()
     for sample in blind().samples:
         error = errors(sample, sample.predicted(blind().whole)) if seen else blind().error(sample)
         if "step_s" in error:
-            row = rows[sample.row]
-            yield sample.framework, cell(row, "source"), cell(row, "id"), float(_relative([error["step_s"]])[0])
+            row = blind().rows[sample.row]
+            yield sample.framework, cell(row, "source"), cell(row, "id"), float(relative(error["step_s"]))
 
 
 def post_training_groups(*, seen: bool) -> list[Group]:
     """Return the figures of steps by source."""
-    groups: dict[str, list[tuple[str, float]]] = {}
-    for _, source, name, error in step_errors(seen=seen):
-        groups.setdefault(f"post-training: {source}", []).append((name, error))
-    return [Group(name=name, figures=figures_of(found)) for name, found in sorted(groups.items())]
+    return groups_of((f"post-training: {source}", name, error) for _, source, name, error in step_errors(seen=seen))
 
 
 ALIKE = ("source", "policy_model", "gpu", "prompts_per_step", "group_size", "precision_train", "response_len_max")
@@ -224,9 +228,11 @@ def fit_lines() -> tuple[list[Line], list[str]]:
         if not right:
             wrong.append(f"{cell(row, 'id')} ({kind}): {predicted.note.partition('; ')[0] or 'called fit'}")
     lines = [
-        _share("post-training: out-of-memory rows with offload and memory share, right", verdicts["oom with its flags"], 1.0),
-        _share("post-training: other labelled rows, right", verdicts["oom"] + verdicts["fits"], 0.8),
-        _share("post-training: measured rows called fit", verdicts["measured"], 1.0),
+        share_line(
+            "post-training: out-of-memory rows with offload and memory share, right", verdicts["oom with its flags"], 1.0
+        ),
+        share_line("post-training: other labelled rows, right", verdicts["oom"] + verdicts["fits"], 0.8),
+        share_line("post-training: measured rows called fit", verdicts["measured"], 1.0),
     ]
     return lines, wrong
 
@@ -237,10 +243,10 @@ def _bounds(answered: Answered) -> Line:
     for row, predicted in answered:
         if cell(row, "kind") == "ci_bound" and cell(row, "step_s") and predicted.step is not None:
             right.append(predicted.step.seconds <= (number(row, "step_s") or 0.0))
-    return _share("post-training: upper bounds of CI above the prediction", right, 0.9)
+    return share_line("post-training: upper bounds of CI above the prediction", right, 0.9)
 
 
 def _predicted(answered: Answered) -> Line:
     kinds = ("measured", "log_step", "ci_bound")
     timed = [not p.failed for row, p in answered if cell(row, "step_s") and cell(row, "kind") in kinds]
-    return _share("post-training: timed rows with a prediction", timed, 0.9)
+    return share_line("post-training: timed rows with a prediction", timed, 0.9)

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 from autoconfig.specs.errors import AutoconfigError
 
-from autoconfig.post_training.frameworks import STANDARD_90, Constants, load_framework
+from autoconfig.post_training.frameworks import STANDARD_90, load_framework
 from autoconfig.post_training.weight_sync import sync_seconds
-from autoconfig.runs.post_training_row import PostTrainingCase, read_case
+from autoconfig.runs.post_training_row import read_case
 from autoconfig.runs.table import Row, cell, number
-from validation.fit.post_training_fit import MeasuredStep, errors, fit, hidden_rounds, samples_of, scatter
+from validation.fit.post_training_fit import MeasuredStep, hidden_rounds, scatter
 from validation.published import published_rows
-from validation.sheets.figures import Line, line_table, share, table
+from validation.sheets.figures import Line, error_line, line_table, share, share_line, table
+from validation.sheets.post_training import LeftOut, Steps, left_out, relative
 
 TABLES = ("post_training_measurements", "strangers_rl")
 RECIPE = (
@@ -67,40 +69,11 @@ def load_name(row: Row) -> str:
         return cell(row, "framework").split(" ")[0]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Left:
-    """Measured steps of both tables, and for each publisher the constants that have not seen it."""
-
-    rows: tuple[Row, ...]
-    samples: tuple[MeasuredStep, ...]
-    known: Mapping[str, Constants]
-
-    def publisher(self, sample: MeasuredStep) -> str:
-        """Whose step it is."""
-        return publisher_of(self.rows[sample.row])
-
-    def error(self, sample: MeasuredStep) -> dict[str, float]:
-        """ln(measured / predicted) of each measured column, constants without the publisher."""
-        return errors(sample, sample.predicted(self.known[self.publisher(sample)]))
-
-
-def rows_of_both() -> list[dict[str, str]]:
-    """The rows of both tables, a recipe after the other."""
-    return [row for name in TABLES for row in published_rows(name)]
-
-
 @cache
-def left_out() -> Left:
-    """Fits once for each publisher; deterministic."""
-    rows = rows_of_both()
-    samples = samples_of(rows)
-    whole = fit(samples)
-    known: dict[str, Constants] = {}
-    for publisher in sorted({publisher_of(rows[s.row]) for s in samples}):
-        touched = {s.framework for s in samples if publisher_of(rows[s.row]) == publisher}
-        rest = [s for s in samples if publisher_of(rows[s.row]) != publisher]
-        known[publisher] = fit(rest, whole, of=touched)
-    return Left(rows=tuple(rows), samples=tuple(samples), known=known)
+def unseen() -> LeftOut:
+    """The steps of both tables, a recipe after the other, each publisher left out."""
+    rows = [row for name in TABLES for row in published_rows(name)]
+    return left_out(rows, lambda row, _: publisher_of(row))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +88,7 @@ class Judged:
     @property
     def relative(self) -> float:
         """Predicted over measured, less 1."""
-        return float(np.exp(-self.log_error) - 1.0)
+        return float(relative(self.log_error))
 
 
 def judged(found: Sequence[tuple[Row, float]]) -> list[Judged]:
@@ -133,71 +106,55 @@ def judged(found: Sequence[tuple[Row, float]]) -> list[Judged]:
     ]
 
 
-def of_column(columns: Sequence[str], *, known: bool = True) -> list[Judged]:
+def of_column(columns: Sequence[str]) -> list[Judged]:
     """Errors of the first of these columns that a row measured, of rows that say model, GPU, batch and lengths."""
-    left, found = left_out(), []
-    for sample in left.samples:
-        if known and sample.missing & UNKNOWN_TRAINING:
-            continue
-        logs = left.error(sample)
+    steps = unseen()
+    found = []
+    for sample in steps.samples:
+        logs = {} if sample.missing & UNKNOWN_TRAINING else steps.error(sample)
         column = next((name for name in columns if name in logs), None)
         if column and not (column in ("step_s", "gen_s") and hidden_rounds(sample)):
-            found.append((left.rows[sample.row], logs[column]))
+            found.append((steps.rows[sample.row], logs[column]))
     return judged(found)
 
 
 def syncs() -> list[Judged]:
     """Errors of every weight synchronisation that was timed, its model and GPUs known."""
     found: list[tuple[Row, float]] = []
-    for row in rows_of_both():
+    for row in unseen().rows:
         measured = number(row, "weight_sync_s")
-        case = _case(row)
-        if measured and case and "model" not in case.missing:
-            found.append((row, float(np.log(measured / sync_seconds(case.job, case.placement)))))
+        with suppress(AutoconfigError):
+            case = read_case(row)
+            if measured and "model" not in case.missing:
+                found.append((row, float(np.log(measured / sync_seconds(case.job, case.placement)))))
     return judged(found)
-
-
-def _case(row: Row) -> PostTrainingCase | None:
-    try:
-        return read_case(row)
-    except AutoconfigError:
-        return None
 
 
 def after_one() -> list[Judged]:
     """Errors of whole steps where one other run of the same publisher, framework, model and GPU calibrates, each in turn."""
-    left, found = left_out(), []
-    steps = [(s, e["step_s"]) for s in left.samples if not s.missing and "step_s" in (e := left.error(s))]
-    for sample, error in steps:
-        key = left.publisher(sample), sample.framework, sample.model, sample.gpu, hidden_rounds(sample)
-        others = [
-            other
-            for s, other in steps
-            if s is not sample and (left.publisher(s), s.framework, s.model, s.gpu, hidden_rounds(s)) == key
-        ]
-        if others:
-            row = left.rows[sample.row]
-            found += [(row, float(np.mean([abs(np.exp(other - error) - 1.0) for other in others])))]
-    return judged(found)
+    steps = [(s, error) for s, error in unseen().of("step_s") if not s.missing]
+    return judged([(unseen().rows[s.row], error) for s, error in unseen().after_one(steps)])
 
 
 def inside() -> tuple[list[bool], list[bool], float]:
     """(whether each recipe's step lies inside a band of errors of other publishers; of those that say length, cap and engine,
     inside a band of other models alike, as one publisher has nearly all of these; half of that band)."""
-    left = left_out()
-    steps = [(s, e["step_s"]) for s in left.samples if "step_s" in (e := left.error(s)) and not hidden_rounds(s)]
+    steps = [(s, error) for s, error in unseen().of("step_s") if not hidden_rounds(s)]
+    unit = unseen().unit_of
+    every, _ = _held(steps, lambda s, one: unit(s) != unit(one) and bool(s.missing) == bool(one.missing))
+    known = [(s, error) for s, error in steps if not s.missing and not s.engine_assumed]
+    whole, halves = _held(known, lambda s, one: s.model != one.model)
+    return every, whole, float(np.sinh(np.mean(halves))) if halves else 0.0
+
+
+def _held(steps: Steps, apart: Callable[[MeasuredStep, MeasuredStep], bool]) -> tuple[list[bool], list[float]]:
+    """(of each recipe, whether half of its steps lie in bands of the steps that are `apart`; half of each step's band)."""
     recipes: dict[tuple[str, ...], list[bool]] = defaultdict(list)
+    halves = []
     for sample, error in steps:
-        alike = [e for s, e in steps if left.publisher(s) != left.publisher(sample) and bool(s.missing) == bool(sample.missing)]
-        recipes[recipe_of(left.rows[sample.row])].append(abs(error) <= STANDARD_90 * scatter(alike))
-    told, widths = defaultdict(list), []
-    known = [(s, e) for s, e in steps if not s.missing and not s.engine_assumed]
-    for sample, error in known:
-        half = STANDARD_90 * scatter([e for s, e in known if s.model != sample.model])
-        told[recipe_of(left.rows[sample.row])].append(abs(error) <= half)
-        widths.append(half)
-    every, whole = ([float(np.mean(some)) >= 0.5 for some in found.values()] for found in (recipes, told))
-    return every, whole, float(np.sinh(np.mean(widths))) if widths else 0.0
+        halves.append(STANDARD_90 * scatter([e for s, e in steps if apart(s, sample)]))
+        recipes[recipe_of(unseen().rows[sample.row])].append(abs(error) <= halves[-1])
+    return [float(np.mean(some)) >= 0.5 for some in recipes.values()], halves
 
 
 def lines() -> list[Line]:
@@ -207,28 +164,22 @@ def lines() -> list[Line]:
 
 def _lines() -> Iterator[Line]:
     for name, columns, most in (("trainer step", TRAINER, MOST_TRAINER), ("log-probabilities", LOGPROB, MOST_LOGPROB)):
-        found = of_column(columns)
-        yield Line(name=f"{name}, mean error", rows=len(found), reached=_mean(found), most=most)
-    sync = syncs()
-    near = [abs(one.log_error) <= np.log(SYNC_FACTOR) for one in sync]
-    reached = float(np.mean(near)) if near else 0.0
-    yield Line(name=f"weight sync within a factor of {SYNC_FACTOR}", rows=len(sync), reached=reached, least=LEAST_SYNC)
-    for name, columns in (("generation", ("gen_s",)), ("whole step", ("step_s",))):
-        found = of_column(columns)
-        yield Line(name=f"{name}, mean error", rows=len(found), reached=_mean(found))
-    again = after_one()
-    reached = float(np.mean([one.log_error for one in again])) if again else 0.0
-    yield Line(name="whole step after one measured step, mean error", rows=len(again), reached=reached, most=MOST_AFTER_ONE)
+        yield _errors(name, columns, most)
+    near = [abs(one.log_error) <= np.log(SYNC_FACTOR) for one in syncs()]
+    yield share_line(f"weight sync within a factor of {SYNC_FACTOR}", near, LEAST_SYNC)
+    yield _errors("generation", ("gen_s",))
+    yield _errors("whole step", ("step_s",))
+    again = [one.log_error for one in after_one()]
+    yield error_line("whole step after one measured step, mean error", again, MOST_AFTER_ONE)
     held, told, half = inside()
     for name, some in (("whole step", held), ("whole step, length, cap and engine known", told)):
-        reached = float(np.mean(some)) if some else 0.0
-        yield Line(name=f"{name}, inside the 90 % band", rows=len(some), reached=reached, least=INSIDE[0], most=INSIDE[1])
+        yield share_line(f"{name}, inside the 90 % band", some, *INSIDE)
     name = "whole step, length, cap and engine known, half of the band"
     yield Line(name=name, rows=len(told), reached=half, most=MOST_HALF_WIDTH)
 
 
-def _mean(found: Sequence[Judged]) -> float:
-    return float(np.mean([abs(one.relative) for one in found])) if found else 0.0
+def _errors(name: str, columns: Sequence[str], most: float | None = None) -> Line:
+    return error_line(f"{name}, mean error", [one.relative for one in of_column(columns)], most)
 
 
 PARTS = {"trainer steps": TRAINER, "log-probabilities": LOGPROB, "generation": ("gen_s",)}
@@ -243,18 +194,17 @@ with what it leaves open.
 def whole_steps(*, told: bool) -> list[tuple[str, ...]]:
     """Cells of every whole step that was measured, the farthest off first: what it is, seconds measured and predicted, error,
     what the row does not say (rounds: of dynamic sampling, which no table counts). `told`: those that say all but engines."""
-    left, steps = left_out(), []
-    for sample in left.samples:
-        error = left.error(sample).get("step_s")
-        if error is None or told != (not sample.missing and not hidden_rounds(sample)):
+    steps = []
+    for sample, error in unseen().of("step_s"):
+        if told != (not sample.missing and not hidden_rounds(sample)):
             continue
-        row, where = left.rows[sample.row], sample.placement
+        row, where = unseen().rows[sample.row], sample.placement
         lacks = [*sorted(sample.missing), *(["engines"] if sample.engine_assumed else [])]
         lacks += ["rounds"] if hidden_rounds(sample) else []
         kind = ("colocated" if where.colocated else "split") + (f", {where.staleness} ahead" if where.staleness else "")
         names = (f"{cell(row, 'id')} {cell(row, 'source')}", f"{sample.model}, {where.gpus} x {sample.gpu}", kind)
         measured = sample.measured["step_s"]
-        times = (f"{measured:,.1f}", f"{measured * np.exp(-error):,.1f}", share(float(np.exp(-error) - 1.0), "+.0%"))
+        times = (f"{measured:,.1f}", f"{measured * np.exp(-error):,.1f}", share(float(relative(error)), "+.0%"))
         steps.append((abs(error), (*names, *times, ", ".join(lacks) or "-")))
     return [cells for _, cells in sorted(steps, key=lambda step: -step[0])]
 

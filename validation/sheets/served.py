@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 from autoconfig.time_model.serving.tables import shipped_calibration
@@ -13,28 +12,23 @@ from autoconfig.time_model.serving.tables import shipped_calibration
 from validation.fit.closed_loop import SHARING, LeftOut, fit_pooled, predicted_left_out, runs_of
 from validation.intake.served import known_setup
 from validation.published import served_rows
-from validation.sheets.figures import Group, Line, figures_of
+from validation.sheets.figures import Group, Line, error_line, groups_of, share_line
 
 Error = Callable[[LeftOut], float]
 
 
-def tpot_error(one: LeftOut) -> float:
-    """Of the mean time between tokens: predicted / measured - 1."""
-    return one.tpot_s / one.run.tpot_s - 1.0
-
-
-def ttft_error(one: LeftOut) -> float:
-    """Of the mean time to first token."""
-    return one.ttft_s / one.run.ttft_s - 1.0
-
-
 def throughput_error(one: LeftOut) -> float:
-    """Of output tokens a second, which no row prints: users x OSL / (TTFT + TPOT (OSL - 1)) on both sides."""
+    """Error of output tokens a second, which no row prints: users x OSL / (TTFT + TPOT (OSL - 1)) on both sides."""
     later = one.run.case.lengths.osl - 1.0
     return (one.run.ttft_s + one.run.tpot_s * later) / (one.ttft_s + one.tpot_s * later) - 1.0
 
 
-ERRORS: dict[str, Error] = {"TPOT": tpot_error, "TTFT": ttft_error, "output tokens/s": throughput_error}
+ERRORS: dict[str, Error] = {
+    "TPOT": lambda one: one.tpot_s / one.run.tpot_s - 1.0,
+    "TTFT": lambda one: one.ttft_s / one.run.ttft_s - 1.0,
+    "output tokens/s": throughput_error,
+}
+"""What of a run is compared -> predicted over measured, less 1; times are means over the requests."""
 BARS = {("TPOT", "mean"): 0.15, ("TPOT", "median"): 0.12, ("TTFT", "median"): 0.20, ("output tokens/s", "mean"): 0.17}
 LOADS = {"closed": "served", "open": "served at a rate"}
 INSIDE = (0.85, 0.95)
@@ -51,31 +45,26 @@ def left_out_runs() -> tuple[LeftOut, ...]:
     return tuple(predicted_left_out(runs_of(rows, every=True), equations, base, SHARING))
 
 
-def served_lines(found: Sequence[LeftOut]) -> Iterator[Line]:
+def served_lines(runs: Sequence[LeftOut]) -> Iterator[Line]:
     """Yield, of users and of rates, the figures of rows whose set-up is known, beside their bars, then of all rows; then the
     bands."""
     for load, which in LOADS.items():
-        mine = [one for one in found if one.run.case.load == load]
-        bars = BARS if load == "closed" else {}
-        yield from _errors_beside(f"{which}, set-up known", [one for one in mine if known_setup(one.run.row)], bars)
-        yield from _errors_beside(f"{which}, all rows", mine, {})
+        mine = [one for one in runs if one.run.case.load == load]
+        known = [one for one in mine if known_setup(one.run.row)]
+        yield from _error_lines(f"{which}, set-up known", known, BARS if load == "closed" else {})
+        yield from _error_lines(f"{which}, all rows", mine, {})
     for engine in SHARING:
-        mine = [one for one in found if one.run.case.engine.name == engine and known_setup(one.run.row)]
+        mine = [one for one in runs if one.run.case.engine.name == engine and known_setup(one.run.row)]
         for name in ("tpot", "ttft"):
-            known = [one for one in (_inside(run, name) for run in mine) if one is not None]
-            low, high = INSIDE
-            reached = float(np.mean(known))
-            line = f"served: {engine}, {name.upper()} inside the band"
-            yield Line(name=line, rows=len(known), reached=reached, least=low, most=high)
+            inside = [held for one in mine if (held := _inside(one, name)) is not None]
+            yield share_line(f"served: {engine}, {name.upper()} inside the band", inside, *INSIDE)
 
 
-def _errors_beside(what: str, runs: Sequence[LeftOut], bars: Mapping[tuple[str, str], float]) -> Iterator[Line]:
-    statistics: dict[str, Callable[[Sequence[float]], Any]] = {"mean": np.mean, "median": np.median}
+def _error_lines(what: str, runs: Sequence[LeftOut], bars: Mapping[tuple[str, str], float]) -> Iterator[Line]:
     for name, error in ERRORS.items():
-        for statistic, of in statistics.items():
-            reached = float(of([abs(error(one)) for one in runs]))
-            most = bars.get((name, statistic))
-            yield Line(name=f"{what}: {name} ({statistic})", rows=len(runs), reached=reached, most=most)
+        errors = [error(one) for one in runs]
+        for statistic, of in (("mean", np.mean), ("median", np.median)):
+            yield error_line(f"{what}: {name} ({statistic})", errors, bars.get((name, statistic)), of)
 
 
 def _inside(one: LeftOut, name: str) -> bool | None:
@@ -87,11 +76,11 @@ def _inside(one: LeftOut, name: str) -> bool | None:
 
 def served_groups(found: Sequence[LeftOut]) -> list[Group]:
     """Return TPOT's, TTFT's and throughput's figures of every engine, and of every group."""
-    groups: dict[str, list[tuple[str, float]]] = {}
-    for one in found:
-        row, setup = one.run.row, "" if known_setup(one.run.row) else ", set-up not known"
-        run = f"{row['isl']}/{row['osl']}, {row['scenario']}"
-        for of in (one.run.case.engine.framework, one.run.group):
-            for name, error in ERRORS.items():
-                groups.setdefault(f"served: {of}{setup}: {name}", []).append((run, error(one)))
-    return [Group(name=name, figures=figures_of(errors)) for name, errors in sorted(groups.items())]
+    return groups_of(row for one in found for row in _rows_of(one))
+
+
+def _rows_of(one: LeftOut) -> Iterator[tuple[str, str, float]]:
+    row, setup = one.run.row, "" if known_setup(one.run.row) else ", set-up not known"
+    for of in (one.run.case.engine.framework, one.run.group):
+        for name, error in ERRORS.items():
+            yield f"served: {of}{setup}: {name}", f"{row['isl']}/{row['osl']}, {row['scenario']}", error(one)

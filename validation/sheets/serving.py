@@ -17,7 +17,7 @@ from autoconfig.runs.predict_serving import ServingPrediction, predict_rows
 from autoconfig.runs.table import Row, cell, number
 from validation.fit.serving_fit import FirstToken, Sample, fit, samples_of
 from validation.published import published_rows as rows_of
-from validation.sheets.figures import Group, Line, figures_of
+from validation.sheets.figures import Group, Line, error_line, groups_of
 from validation.sources import ServingFigure, serving_figures
 
 OUT_OF_MEMORY = re.compile(r"out of memory|\boom\b|insufficient (kv cache )?memory", re.IGNORECASE)
@@ -82,8 +82,8 @@ def serving_lines(judged: Sequence[Judged]) -> Iterator[Line]:
             yield Line(name=name, rows=count, reached=right / max(count, 1), least=bar)
             continue
         errors = [one.error(asked.measured, getattr(one.predicted, asked.predicted)) for one in mine]
-        if known := [abs(error) for error in errors if error is not None]:
-            yield Line(name=name, rows=len(known), reached=float(OF_ERRORS[asked.statistic](known)), most=bar)
+        if known := [error for error in errors if error is not None]:
+            yield error_line(name, known, bar, OF_ERRORS[asked.statistic])
 
 
 def _asked(one: Judged, figure: ServingFigure) -> bool:
@@ -138,7 +138,4 @@ def throughput_errors(judged: Sequence[Judged]) -> Iterator[tuple[str, str, floa
 
 def serving_groups(judged: Sequence[Judged]) -> list[Group]:
     """Return the figures of throughput by source."""
-    groups: dict[str, list[tuple[str, float]]] = {}
-    for source, run, error in throughput_errors(judged):
-        groups.setdefault(f"serving: {source}", []).append((run, error))
-    return [Group(name=name, figures=figures_of(errors)) for name, errors in sorted(groups.items())]
+    return groups_of((f"serving: {source}", run, error) for source, run, error in throughput_errors(judged))

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Literal
 
-import numpy as np
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Calibration, Scenario
 from autoconfig.specs.software.software import SoftwareStack, load_stack
@@ -21,7 +20,7 @@ from autoconfig.runs.training_row import Case
 from autoconfig.training.confidence import class_of_seen
 from validation.fit.steps import fit
 from validation.published import published_rows, published_runs, useful_for_calibration
-from validation.sheets.figures import Group, Line, figures_of
+from validation.sheets.figures import Figures, Line, error_line, figures_of
 from validation.sources import HeldTo, bars_held, source_of, unknown_stack
 
 LeaveOut = Literal["source", "model", "pair", "release", "publisher"] | None
@@ -189,20 +188,14 @@ def with_publisher_unknown() -> tuple[Predicted, ...]:
     return tuple(predict_runs(runs, Constants("publisher")))
 
 
-def groups_of(predicted: Sequence[Predicted]) -> list[Group]:
-    """Return the figures by source and GPU, in the order of their names."""
-    members: dict[str, list[Predicted]] = {}
-    for p in predicted:
-        members.setdefault(f"{p.source}, {gpu_name(p.run.row)}", []).append(p)
-    return [Group(name=name, figures=figures_of(errors_of(members[name]))) for name in sorted(members)]
+def by_gpu(predicted: Sequence[Predicted]) -> Iterator[tuple[str, str, float]]:
+    """Yield (source and GPU, id, predicted / measured - 1) of each run."""
+    return ((f"{p.source}, {gpu_name(p.run.row)}", p.run.case.id, p.ratio) for p in predicted)
 
 
 def errors_of(predicted: Sequence[Predicted]) -> list[tuple[str, float]]:
     """Return (id, predicted / measured - 1) of each run."""
     return [(p.run.case.id, p.ratio) for p in predicted]
-
-
-LEFT_OUT: tuple[Literal["source", "model", "pair", "release"], ...] = ("source", "model", "pair", "release")
 
 
 def bar_lines() -> list[Line]:
@@ -212,16 +205,17 @@ def bar_lines() -> list[Line]:
 
 def _lines_of(bar: HeldTo) -> Iterator[Line]:
     seen = [*predictions(bar.leave_out), *(_unseen(bar.leave_out) if bar.longest else ())]
-    found = figures_of(errors_of([p for p in seen if p.run.large and _counts(bar, p)]))
-    name = f"{bar.name}, without its {bar.leave_out}"
-    yield Line(name=f"{name}: mean error", rows=found.rows, reached=found.mean, most=bar.most)
-    if bar.median is not None:
-        yield Line(name=f"{name}: median error", rows=found.rows, reached=found.median, most=bar.median)
-    if bar.bias is not None:
-        yield Line(name=f"{name}: bias", rows=found.rows, reached=abs(found.bias), most=bar.bias)
-    blind = figures_of(errors_of([p for p in with_publisher_unknown() if p.run.large and _counts(bar, p)]))
-    most = unknown_stack().times_bar * bar.most
+    own, name = _figures(bar, seen), f"{bar.name}, without its {bar.leave_out}"
+    ends = (("mean error", own.mean, bar.most), ("median error", own.median, bar.median), ("bias", abs(own.bias), bar.bias))
+    for what, reached, most in ends:
+        if most is not None:
+            yield Line(name=f"{name}: {what}", rows=own.rows, reached=reached, most=most)
+    blind, most = _figures(bar, with_publisher_unknown()), unknown_stack().times_bar * bar.most
     yield Line(name=f"{bar.name}, publisher unknown: mean error", rows=blind.rows, reached=blind.mean, most=most)
+
+
+def _figures(bar: HeldTo, predicted: Sequence[Predicted]) -> Figures:
+    return figures_of(errors_of([p for p in predicted if p.run.large and _counts(bar, p)]))
 
 
 @cache
@@ -246,25 +240,21 @@ def regret_lines(predicted: Sequence[Predicted]) -> Iterator[Line]:
     """Yield what the measured time of our first choice, and of the best of our first three, is over the best measured, less 1:
     the mean over questions (an architecture, GPUs, sequence and batch) of at least MIN_ROWS timed plans, for each source that
     is held to it."""
-    for source in sorted({p.source for p in predicted}):
-        most = source_of(source).regret
+    for source in sorted({p.source for p in predicted if source_of(p.source).regret is not None}):
         groups: dict[tuple[object, ...], list[Predicted]] = {}
-        for p in predicted:
-            if p.source == source:
-                groups.setdefault(_question(p.run), []).append(p)
+        for p in (p for p in predicted if p.source == source):
+            groups.setdefault(question_of(p.run.case), []).append(p)
         members = [group for group in groups.values() if len(group) >= MIN_ROWS]
-        if most is not None and members:
-            for name, choices, end in (("first choice", 1, most), ("best of three", FIRST_CHOICES, FIRST_THREE_REGRET)):
-                regrets = [_regret(group, choices) for group in members]
-                name = f"{source}, mean regret of the {name}"
-                yield Line(name=name, rows=len(regrets), reached=float(np.mean(regrets)), most=end)
+        ends = (("first choice", 1, source_of(source).regret), ("best of three", FIRST_CHOICES, FIRST_THREE_REGRET))
+        for name, choices, most in ends if members else ():
+            yield error_line(f"{source}, mean regret of the {name}", [_regret(group, choices) for group in members], most)
 
 
-def _question(run: Run) -> tuple[object, ...]:
-    scenario = run.case.scenario
-    model, work = scenario.model, scenario.workload
+def question_of(case: Case) -> tuple[object, ...]:
+    """Architecture, GPUs, sequence and batch, by which plans are alternatives."""
+    model, work = case.scenario.model, case.scenario.workload
     shape = (model.num_layers, model.hidden_size, model.num_attention_heads)
-    return (*shape, scenario.cluster.num_gpus, work.seq_length, work.global_batch_size)
+    return (*shape, case.scenario.cluster.num_gpus, work.seq_length, work.global_batch_size)
 
 
 def _regret(group: Sequence[Predicted], choices: int) -> float:
