@@ -208,10 +208,10 @@ def test_tables_over_the_formula_hold_for_its_present_constants() -> None:
 
 @pytest.mark.soak
 def test_the_same_wheel_gives_the_same_files() -> None:
-    from validation.distil.grid_fit import Wheel, fetch_wheel
+    from validation.distil.grid_fit import Wheel
     from validation.distil.operator_tables import SOURCES, as_json, decide, distil
 
-    wheel = Wheel.open(fetch_wheel(WHEELS))
+    wheel = Wheel.fetched(WHEELS)
     rejected = json.loads((FOLDER / "decisions.json").read_text(encoding="utf-8"))["rejected"]
     for source in SOURCES:
         data = distil(wheel, source)

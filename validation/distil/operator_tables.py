@@ -1,19 +1,17 @@
 """Distils the wheel of measured operators to `time_model/data/operators/<gpu>.json` and the table of errors in the docs.
 
-    python -m validation.distil.operator_tables [--wheel FOLDER]     (what `make tables` runs)
+    python -m validation.distil.operator_tables     (what `make tables` runs)
 
-The wheel is downloaded with pip into FOLDER when it is not there; it is neither vendored nor a dependency. The same wheel
+The wheel is downloaded with pip into build/wheels when it is not there; it is neither vendored nor a dependency. The same wheel
 gives the same files, byte for byte. `decisions.json` beside them says which tables are not used although they fit better.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,7 @@ from autoconfig.time_model.operators.kernels import attended_pairs, flash_attent
 from scipy.optimize import nnls
 
 from validation.distil.gemm import POOLED, distil_gemm
-from validation.distil.grid_fit import PACKAGE_OF_THE_FILES, Vector, Wheel, errors_of, fetch_wheel, held_out, huber, rounded
+from validation.distil.grid_fit import PACKAGE_OF_THE_FILES, ROOT, Vector, Wheel, errors_of, held_out, huber, rounded
 
 SEQUENCES = (1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
 HEAD_DIMS = (64, 128, 192, 256)
@@ -170,7 +168,6 @@ def distil_nccl(wheel: Wheel, system: str, gpu: GpuSpec, constants: GpuEfficienc
     return result
 
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "time_model" / "data" / "operators"
 DOCUMENT = ROOT / "docs" / "time_model.md"
 BEGIN, END = "<!-- operator tables: written by make tables -->", "<!-- end of operator tables -->"
@@ -270,16 +267,9 @@ def markdown(everything: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def asked_wheel(description: str | None) -> Wheel:
-    """The wheel that the command line of a program like this one names."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--wheel", type=Path, default=ROOT / "build" / "wheels", help="folder of the wheel")
-    return Wheel.open(fetch_wheel(parser.parse_args().wheel))
-
-
 def main() -> None:
     """Write all files."""
-    wheel = asked_wheel(__doc__)
+    wheel = Wheel.fetched()
     rejected = json.loads((FOLDER / "decisions.json").read_text(encoding="utf-8"))["rejected"]
     everything = []
     for source in SOURCES:

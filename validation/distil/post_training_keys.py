@@ -16,7 +16,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ ENTITIES = ("actor", "critic")
 """Of which OpenRLHF's parser adds options in a loop (`f"--{prefix}.adam.lr"`)."""
 
 
+NEMO_RL_SOURCE = "examples/configs of NVIDIA-NeMo/RL at the release tags: GRPO and DAPO configurations"
+OPENRLHF_SOURCE = "openrlhf/cli/train_ppo_ray.py of the releases, of 0.5 train_ppo.py too"
+SWIFT_SOURCE = "arguments, trainers and rlhf_trainers of ms-swift's wheels, TrainingArguments of transformers 5.23"
 TRL_SOURCE = "GRPOConfig, ModelConfig, ScriptArguments of the releases, TrainingArguments of transformers 4.50.3, 4.57.1, 5.23"
 
 
@@ -57,9 +61,9 @@ def bits(sets: Iterable[set[str]]) -> dict[str, str]:
     return {name: "".join(str(int(name in one)) for one in every) for name in sorted(set().union(*every))}
 
 
-def verl(folder: Path, back_end: str) -> set[str]:
+def verl(folder: Path, back_end: str, version: str) -> set[str]:
     """Leaf keys of the trainer's configuration with this back end."""
-    config = folder / "verl" / "trainer" / "config"
+    config = folder / f"verl-{version}" / "verl" / "trainer" / "config"
     name = "ppo_megatron_trainer.yaml" if back_end == "megatron" else "ppo_trainer.yaml"
     generated = config / f"_generated_{name}"
     text = (generated if generated.exists() else config / name).read_text(encoding="utf-8")
@@ -102,16 +106,16 @@ def fields(path: Path, *classes: str) -> set[str]:
     return found
 
 
-def openrlhf(folder: Path) -> set[str]:
+def openrlhf(folder: Path, version: str) -> set[str]:
     """Flags of train_ppo_ray, and of train_ppo while there was one (0.5)."""
-    scripts = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("train_ppo*.py"))]
+    scripts = [path.read_text(encoding="utf-8") for path in sorted((folder / f"openrlhf-{version}").rglob("train_ppo*.py"))]
     found = re.findall(r"add_argument\(\s*f?\"--([\w.{}]+)\"", "\n".join(scripts))
     return {flag.replace("{prefix}", entity) for flag in found for entity in ENTITIES}
 
 
-def slime(folder: Path) -> set[str]:
+def slime(folder: Path, version: str) -> set[str]:
     """slime's own arguments, without those of Megatron-LM and SGLang."""
-    text = (folder / "slime" / "utils" / "arguments.py").read_text(encoding="utf-8")
+    text = (folder / f"slime-{version}" / "slime" / "utils" / "arguments.py").read_text(encoding="utf-8")
     found = re.findall(r"(?:add_argument|reset_arg)\((?:\s*parser,)?\s*\"--([\w-]+)\"(?=(.{0,90}))", text, re.DOTALL)
     names = {name.replace("-", "_") for name, _ in found}
     return names | {f"no_{name.replace('-', '_')}" for name, rest in found if "BooleanOptionalAction" in rest}
@@ -141,46 +145,40 @@ def trl(folder: Path, version: str) -> set[str]:
     return names | fields(at / "scripts" / "grpo.py", "GRPOScriptArguments")
 
 
+def releases(source: str, versions: Iterable[str], **keys_of: Callable[[str], set[str]]) -> dict[str, Any]:
+    """What is written of a framework: its source, releases, and which keys each of them has, by back end."""
+    digits = {name: bits(map(keys, versions)) for name, keys in keys_of.items()}
+    return {"source": source, "versions": list(versions), **digits}
+
+
 def main(folder: Path, repository: Path) -> None:
     """Write the file."""
     nemo = {version: nemo_rl(repository, version) for version in NEMO_RL}
+    before = json.loads(TARGET.read_text(encoding="utf-8"))["nemo-rl"]
     found = {
         "about": "Keys of releases, a digit a release: 1 where it has the key. By validation/distil/post_training_keys.py",
-        "verl": {
-            "source": "verl/trainer/config of the wheels",
-            "versions": VERL,
-            "megatron": bits(verl(folder / f"verl-{v}", "megatron") for v in VERL),
-            "fsdp": bits(verl(folder / f"verl-{v}", "fsdp") for v in VERL),
-        },
+        "verl": releases(
+            "verl/trainer/config of the wheels",
+            VERL,
+            megatron=partial(verl, folder, "megatron"),
+            fsdp=partial(verl, folder, "fsdp"),
+        ),
         "nemo-rl": {
-            "source": "examples/configs of NVIDIA-NeMo/RL at the release tags: GRPO and DAPO configurations",
-            "versions": NEMO_RL,
-            "any": bits(set(one) for one in nemo.values()),
-            **{key: value for key, value in json.loads(TARGET.read_text())["nemo-rl"].items() if key.startswith("required")},
+            **releases(NEMO_RL_SOURCE, NEMO_RL, any=lambda version: set(nemo[version])),
+            **{key: value for key, value in before.items() if key.startswith("required")},
             "types": {key: kind for key, kind in sorted(nemo[NEMO_RL[-1]].items()) if kind},
         },
-        "trl": {
-            "source": TRL_SOURCE,
-            "versions": list(TRL),
-            "any": bits(trl(folder, version) for version in TRL),
-        },
-        "openrlhf": {
-            "source": "openrlhf/cli/train_ppo_ray.py of the releases, of 0.5 train_ppo.py too",
-            "versions": OPENRLHF,
-            "any": bits(openrlhf(folder / f"openrlhf-{version}") for version in OPENRLHF),
-        },
-        "swift": {
-            "source": "arguments, trainers and rlhf_trainers of ms-swift's wheels, TrainingArguments of transformers 5.23",
-            "versions": list(SWIFT),
-            "any": bits(swift(folder, version) for version in SWIFT),
-        },
-        "slime": {
-            "source": "slime/utils/arguments.py of THUDM/slime at the release tags",
-            "versions": SLIME,
-            "any": bits(slime(folder / f"slime-{version}") for version in SLIME),
-        },
+        "trl": releases(TRL_SOURCE, TRL, any=partial(trl, folder)),
+        "openrlhf": releases(OPENRLHF_SOURCE, OPENRLHF, any=partial(openrlhf, folder)),
+        "swift": releases(SWIFT_SOURCE, SWIFT, any=partial(swift, folder)),
+        "slime": releases("slime/utils/arguments.py of THUDM/slime at the release tags", SLIME, any=partial(slime, folder)),
     }
-    TARGET.write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8")
+    write(found)
+
+
+def write(data: dict[str, Any]) -> None:
+    """Write the file that ships."""
+    TARGET.write_text(json.dumps(data, indent=0) + "\n", encoding="utf-8")
 
 
 KINDS = {"integer": "int", "number": "float", "boolean": "bool", "string": "str"}
@@ -210,7 +208,7 @@ def write_required(root: Path) -> None:
     data = json.loads(TARGET.read_text(encoding="utf-8"))
     data["nemo-rl"]["required"] = dict(sorted(required(schema, schema["$defs"])))
     data["nemo-rl"]["required_source"] = "MasterConfig of nemo_rl/algorithms/grpo.py of NVIDIA-NeMo/RL at v0.7.0"
-    TARGET.write_text(json.dumps(data, indent=0) + "\n", encoding="utf-8")
+    write(data)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ remembers what is set. No measurement is read.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import dataclasses
 import importlib.util
@@ -19,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +65,8 @@ COLUMNS = (
     "model", "kind", "gpu", "precision", "software", "until", "task", *PLAN, "gbs", "seq", "dispatcher", "cuda_graphs",
     "ep_overlap", "fused_experts", "fp8_attention", "fp8_output", "recompute", "offload_layers", "layout",
 )  # fmt: skip
+SETTINGS = tuple(column for column in COLUMNS if column not in ("software", "until", "gbs"))
+FUSED = "cutedsl_fused_grouped_mlp"
 FP8_OUTPUT = ("deepseek-v3", "gpt-oss-120b")
 """In 26.06 their *_llm_pretrain.py sets fp8_output_proj where experts are fused."""
 
@@ -222,46 +223,52 @@ def function_settings(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 "global_batch_size": run.train.global_batch_size,
                 "seq_length": "" if task == "pretrain" else run.model.seq_length,
                 "moe_a2a_overlap": getattr(run.comm_overlap, "overlap_moe_expert_parallel_comm", None) is True,
-                "cutedsl_fused_grouped_mlp": run.model.use_transformer_engine_op_fuser is True,
+                FUSED: run.model.use_transformer_engine_op_fuser is True,
                 "fp8_dot_product_attention": getattr(run.mixed_precision, "fp8_dot_product_attention", None) is True,
                 "pp_layout": layout if isinstance(layout := run.model.pipeline_model_parallel_layout, str) else "",
             }
             yield f"{model.upper()}_{task.upper()}_CONFIG_{gpu.upper()}_{form}", values
 
 
+PRESET = re.compile(
+    rf"({'|'.join(MODELS)})_(?:({'|'.join(TASKS)})_CONFIG_)?([GB0-9H]+)_({'|'.join(PRECISIONS)})(?:_V1|_V2|_BASE_CONFIG)?"
+)
+TEXTS = {"gbs": "global_batch_size", "seq": "seq_length", "offload_layers": "cpu_offloading_num_layers"}
+FLAGS = {"ep_overlap": "moe_a2a_overlap", "fused_experts": FUSED, "fp8_attention": "fp8_dot_product_attention"}
+"""Column -> field of a preset."""
+
+
 def rows_of(software: str, presets: Iterator[tuple[str, dict[str, Any]]]) -> Iterator[dict[str, str]]:
     """Presets of known models as rows; of pretraining without the length of a sequence, which is the model's."""
-    for name, values in presets:
-        match = re.fullmatch(
-            rf"({'|'.join(MODELS)})_(?:({'|'.join(TASKS)})_CONFIG_)?([GB0-9H]+)_({'|'.join(PRECISIONS)})(?:_V1|_V2|_BASE_CONFIG)?",
-            name,
-        )
-        if match is None:
-            continue
-        values = {key: value for key, value in values.items() if not isinstance(value, Recorded)}
-        graphs = {"full_iteration": ["full_iteration"], "transformer_engine": values.get("cuda_graph_scope") or ["full"]}
-        scope = graphs.get(values.get("cuda_graph_impl") or "", [])
-        fused = bool(values.get("cutedsl_fused_grouped_mlp")) and MODELS[match[1]] in FP8_OUTPUT
-        yield {
-            "software": software,
-            "model": MODELS[match[1]],
-            "kind": kind_of(load_model(MODELS[match[1]])),
-            "gpu": match[3].lower(),
-            "precision": PRECISIONS[match[4]],
-            "task": TASKS[match[2] or "PRETRAIN"],
-            "gbs": str(values.get("global_batch_size") or ""),
-            "seq": str(values.get("seq_length") or ""),
-            **{key: str(values.get(field) or 1) for key, field in PLAN.items()},
-            "dispatcher": _dispatcher(values),
-            "cuda_graphs": " ".join([scope] if isinstance(scope, str) else scope),
-            "ep_overlap": str(int(bool(values.get("moe_a2a_overlap")))),
-            "fused_experts": str(int(bool(values.get("cutedsl_fused_grouped_mlp")))),
-            "fp8_attention": str(int(bool(values.get("fp8_dot_product_attention")))),
-            "fp8_output": str(int(fused if "fp8_output_proj" not in values else values["fp8_output_proj"] is True)),
-            "recompute": " ".join(values.get("recompute_modules") or []),
-            "offload_layers": str(values.get("cpu_offloading_num_layers") or ""),
-            "layout": re.sub(r"[' ]", "", str(values.get("pp_layout") or "")),
-        }
+    for name, every in presets:
+        if match := PRESET.fullmatch(name):
+            model, task, gpu, precision = match.groups("PRETRAIN")
+            values = {key: value for key, value in every.items() if not isinstance(value, Recorded)}
+            yield {
+                "software": software,
+                "model": MODELS[model],
+                "kind": kind_of(load_model(MODELS[model])),
+                "gpu": gpu.lower(),
+                "precision": PRECISIONS[precision],
+                "task": TASKS[task],
+                **{column: str(values.get(field) or "") for column, field in TEXTS.items()},
+                **{column: str(values.get(field) or 1) for column, field in PLAN.items()},
+                "dispatcher": _dispatcher(values),
+                "cuda_graphs": _graphs(values),
+                **{column: str(int(bool(values.get(field)))) for column, field in FLAGS.items()},
+                "fp8_output": str(
+                    int(values.get("fp8_output_proj", bool(values.get(FUSED)) and MODELS[model] in FP8_OUTPUT) is True)
+                ),
+                "recompute": " ".join(values.get("recompute_modules") or []),
+                "layout": re.sub(r"[' ]", "", str(values.get("pp_layout") or "")),
+            }
+
+
+def _graphs(values: dict[str, Any]) -> str:
+    """Scopes of CUDA graphs."""
+    known = {"full_iteration": "full_iteration", "transformer_engine": values.get("cuda_graph_scope") or "full"}
+    scope = known.get(values.get("cuda_graph_impl") or "", "")
+    return scope if isinstance(scope, str) else " ".join(scope)
 
 
 def _dispatcher(values: dict[str, Any]) -> str:
@@ -276,35 +283,33 @@ def _dispatcher(values: dict[str, Any]) -> str:
 def compact(rows: Iterator[dict[str, str]]) -> list[dict[str, str]]:
     """One row for a recipe that several releases in a row have alike (columns software and until; gbs lists its batches, in
     the order of presets); what a function leaves to its base recipe stays as the last release of that plan had it."""
-    releases, found = list(TAGS), []
-    alike = [column for column in COLUMNS if column not in ("software", "until", "gbs")]
+    releases, compacted = list(TAGS), []
     seen: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in rows:
         known = seen.setdefault((row["model"], row["gpu"], row["precision"], row["task"]), [])
-        before = next((old for old in reversed(known) if all(old[c] == row[c] for c in PLAN)), {})
-        for column in ("dispatcher", "layout"):
-            row[column] = row[column] or before.get(column, "")
-        row["dispatcher"] = row["dispatcher"] or "alltoall"
-        same = next((old for old in known if all(old[c] == row[c] for c in alike)), None)
+        before = next((old for old in reversed(known) if _alike(old, row, PLAN)), {})
+        row["dispatcher"] = row["dispatcher"] or before.get("dispatcher") or "alltoall"
+        row["layout"] = row["layout"] or before.get("layout", "")
+        same = next((old for old in known if _alike(old, row, SETTINGS)), None)
         if same and releases.index(row["software"]) - releases.index(same["until"]) <= 1:
             same["until"] = row["software"]
             same["gbs"] = " ".join(dict.fromkeys([*same["gbs"].split(), *row["gbs"].split()]))
-            continue
-        row["until"] = row["software"]
-        known.append(row)
-        found.append(row)
-    return found
+        else:
+            row["until"] = row["software"]
+            known.append(row)
+            compacted.append(row)
+    return compacted
 
 
-def main() -> int:
+def _alike(old: dict[str, str], row: dict[str, str], columns: Iterable[str]) -> bool:
+    return all(old[column] == row[column] for column in columns)
+
+
+def main(checkout: Path) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("checkout", type=Path)
-    checkout = parser.parse_args().checkout
     writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(sorted(compact(_rows(checkout)), key=lambda row: [row[column] for column in COLUMNS[:4]]))
-    return 0
 
 
 def _rows(checkout: Path) -> Iterator[dict[str, str]]:
@@ -319,4 +324,4 @@ def _rows(checkout: Path) -> Iterator[dict[str, str]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(Path(sys.argv[1]))

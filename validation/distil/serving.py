@@ -1,6 +1,6 @@
 """Distils the operators of a serving engine to `time_model/data/serving/<gpu>.json`.
 
-    python -m validation.distil.serving [--wheel FOLDER]     (what `make tables` runs)
+    python -m validation.distil.serving     (what `make tables` runs)
 
 The training tables (validation/distil/operator_tables.py) start at 128 rows and hold causal prefill only; a decode step
 multiplies by a handful of rows and reads the KV cache. Every table here is a share of the roofline, `ideal / measured`, with
@@ -22,8 +22,18 @@ from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.time_model.serving import ideal
 from autoconfig.time_model.serving.tables import MAX_SHARE
 
-from validation.distil.grid_fit import PACKAGE_OF_THE_FILES, Vector, Wheel, error_of, evaluate_grid, fit_grid, held_out, rounded
-from validation.distil.operator_tables import ROOT, SOURCES, as_json, asked_wheel
+from validation.distil.grid_fit import (
+    PACKAGE_OF_THE_FILES,
+    ROOT,
+    Vector,
+    Wheel,
+    error_of,
+    evaluate_grid,
+    fit_grid,
+    held_out,
+    rounded,
+)
+from validation.distil.operator_tables import SOURCES, as_json
 
 FOLDER = ROOT / "time_model" / "data" / "serving"
 DOCUMENT = ROOT / "docs" / "accuracy" / "serving.md"
@@ -278,7 +288,7 @@ def markdown(everything: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Write all files and the table of errors in the docs."""
-    wheel = asked_wheel(__doc__)
+    wheel = Wheel.fetched()
     everything = [distil(wheel, gpu_id) for gpu_id in SYSTEMS]
     FOLDER.mkdir(parents=True, exist_ok=True)
     for data in everything:

@@ -116,6 +116,10 @@ class Judged:
     broken: tuple[str, ...]
     answer: dict[str, Any]
 
+    def __str__(self) -> str:
+        scenario, plan = self.case.scenario, self.case.plan
+        return f"{scenario.model.name} {plan}: ours {self.broken or 'legal'}, judge {self.answer}"
+
     @property
     def enforced(self) -> bool:
         return bool(set(self.broken) & JUDGED_RULES)

@@ -126,9 +126,13 @@ class Judge:
         return answer
 
     def plan(self, scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
+        return self.run(scenario, plan, words(mock_arguments(scenario, plan)))
+
+    def run(self, scenario: Scenario, plan: TrainPlan, argument_list: Sequence[str]) -> dict[str, Any]:
+        """The verdict on arguments in the environment and on the GPUs of a plan."""
         variables = {name: value for name, value in environment(scenario, plan).items() if value is not None}
-        capability = scenario.cluster.gpu.compute_capability
-        return self.arguments(words(mock_arguments(scenario, plan)), scenario.cluster.num_gpus, variables, capability)
+        cluster = scenario.cluster
+        return self.arguments(argument_list, cluster.num_gpus, variables, cluster.gpu.compute_capability)
 
 
 class Judges:

@@ -19,7 +19,7 @@ from autoconfig.specs.errors import InputError
 
 from autoconfig.megatron.flag_table import words
 from autoconfig.megatron.read_plan import FOR_EMBEDDING, FOR_LOSS, LAYOUT
-from autoconfig.megatron.write import environment, mock_arguments
+from autoconfig.megatron.write import mock_arguments
 from autoconfig.runs.table import cell, whole
 from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.recompute_rules import JUDGED, PlanRule
@@ -47,6 +47,9 @@ class JudgedRecipe:
     def agrees(self) -> bool:
         return self.legal == self.answer["accepted"] and not self.answer["changed"]
 
+    def __str__(self) -> str:
+        return f"recipe {cell(self.audited.row, 'recipe')}: ours {self.audited.verdict}, judge {self.answer}"
+
     @property
     def words(self) -> str:
         return f"{self.answer['where']}: {self.answer['message']}" if not self.answer["accepted"] else ""
@@ -65,10 +68,7 @@ def _answer(judge: Judge, audited: AuditedRecipe) -> dict[str, Any]:
         degrees |= {"gpus": whole(row, "gpus"), "gbs": whole(row, "gbs")}
         return judge.degrees(degrees, sequence_parallel=cell(row, "sp") == "True")
     scenario = audited.recipe.scenario
-    variables = {name: value for name, value in environment(scenario, audited.recipe.plan).items() if value is not None}
-    return judge.arguments(
-        recipe_arguments(audited.recipe), scenario.cluster.num_gpus, variables, scenario.cluster.gpu.compute_capability
-    )
+    return judge.run(scenario, audited.recipe.plan, recipe_arguments(audited.recipe))
 
 
 def recipe_arguments(recipe: RecipeRun) -> list[str]:
@@ -105,11 +105,6 @@ WANTED = 400
 KINDS = ("dense GPT", "GQA", "MoE", "MLA")
 
 
-def _unseen(plans: Iterable[Judged]) -> list[str]:
-    """Rules that the judge refuses in no plan for their own sake."""
-    return sorted(rule for rule, count in by_rule(plans).items() if rule in JUDGED_RULES and not count.alone_refused)
-
-
 def main() -> int:
     """Draw, judge, write, and say whether both agree."""
     with Judges() as judges:
@@ -119,31 +114,24 @@ def main() -> int:
     with Judge() as judge:
         recipes = judged_recipes(judge, audit)
     PAGE.write_text(page(grid, near, recipe_lines(audit, recipes)), encoding="utf-8")
-    plans = [*grid, *near]
-    wrong = [
-        f"{plan.case.scenario.model.name} {plan.case.plan}: ours {plan.broken or 'legal'}, judge {plan.answer}"
-        for plan in plans
-        if not plan.agrees
-    ]
-    odd = [
-        f"recipe {cell(recipe.audited.row, 'recipe')}: ours {recipe.audited.verdict}, judge {recipe.answer}"
-        for recipe in recipes
-        if not recipe.agrees
-    ]
-    for text in (*wrong, *odd):
-        print(f"DISAGREE {text}")
-    accepted = sum(plan.answer["accepted"] for plan in grid)
-    if unseen := _unseen(plans):
-        print(f"no plan shows these rules by themselves: {', '.join(unseen)}; add a question to validation/judge/agreement.py")
+    plans, accepted = [*grid, *near], sum(plan.answer["accepted"] for plan in grid)
+    wrong = [str(plan) for plan in plans if not plan.agrees]
+    odd = [str(recipe) for recipe in recipes if not recipe.agrees]
+    complaints = [f"DISAGREE {text}" for text in (*wrong, *odd)]
+    if unseen := sorted(rule for rule, count in by_rule(plans).items() if rule in JUDGED_RULES and not count.alone_refused):
+        complaints.append(
+            f"no plan shows these rules by themselves: {', '.join(unseen)}; add a question to validation/judge/agreement.py"
+        )
+    if min(accepted, len(grid) - accepted) < WANTED:
+        complaints.append(f"fewer than {WANTED} plans that the judge accepts, or that it refuses, in {len(grid)} (MAX_DRAWN)")
     print(
+        *complaints,
         f"grid: {len(grid)} plans, judge accepted {accepted}, rejected {len(grid) - accepted}; near misses: {len(near)}; "
         f"agreement {len(plans) - len(wrong)} of {len(plans)}; recipes: {audit.covered_share():.1%} of the text decoders "
-        f"covered, agreement {len(recipes) - len(odd)} of {len(recipes)}; wrote {PAGE.relative_to(ROOT)}"
+        f"covered, agreement {len(recipes) - len(odd)} of {len(recipes)}; wrote {PAGE.relative_to(ROOT)}",
+        sep="\n",
     )
-    enough = accepted >= WANTED and len(grid) - accepted >= WANTED
-    if not enough:
-        print(f"fewer than {WANTED} plans that the judge accepts, or that it refuses, in {len(grid)} (MAX_DRAWN)")
-    return int(bool(wrong or odd or unseen or not enough))
+    return int(bool(complaints))
 
 
 def page(grid: list[Judged], near: list[Judged], recipes: list[str]) -> str:

@@ -1,6 +1,6 @@
 """What torch.compile keeps of a block and of a loss, by torch's own min-cut partitioner, before our memory model.
 
-    .venv-judge/bin/python -m validation.judge.pytorch.compiled --count 12 --seed 35
+    .venv-judge/bin/python -m validation.judge.pytorch.compiled
 
 The joint graphs of torchtitan's block and of its cross entropy are cut as inductor does (aot_autograd with
 min_cut_rematerialization_partition and inductor's decompositions), on fake tensors.
@@ -8,7 +8,6 @@ min_cut_rematerialization_partition and inductor's decompositions), on fake tens
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from validation.judge.pytorch.fake import torchtitan
 from validation.judge.pytorch.jobs import TorchPlan
-from validation.judge.pytorch.plans import MIB, drawn, scenario_of
+from validation.judge.pytorch.plans import MIB, SEED, drawn, scenario_of
 
 ACTIVATIONS = (
     "norm_inputs",
@@ -34,6 +33,7 @@ ACTIVATIONS = (
     "attention_output",
     "mlp_inside",
 )
+COUNT = 12
 GRADIENT = 2.0
 """Of a compiled loss's bytes a logit: those that backward writes."""
 
@@ -140,11 +140,7 @@ def table(results: Sequence[Kept]) -> str:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=12)
-    parser.add_argument("--seed", type=int, default=35)
-    given = parser.parse_args()
-    print(table(compiled(given.count, given.seed)))
+    print(table(compiled(COUNT, SEED)))
 
 
 if __name__ == "__main__":

@@ -95,20 +95,7 @@ def tracked(plan: TorchPlan, stage: int = 0) -> int:
     with fake_rank(stage * plan.ranks // plan.pp, plan.ranks) as mode:
         model, schedule = _torchtitan_job(plan, stage) if plan.framework == "torchtitan" else (_transformers_model(plan), None)
         with mode, balanced(plan.micro_batch * plan.sequence * TOP_K) if plan.experts else contextlib.nullcontext():
-            model.to_empty(device="cpu")
-            if plan.adapters:
-                model.base_model.model.tie_weights()
-            if plan.experts:
-                model.rope_cache = model._precompute_rope_cache()
-            elif plan.framework == "torchtitan":
-                model.freqs_cis = model._precompute_freqs_cis()
-            fused = plan.framework == "torchtitan"
-            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=fused or None)
-            for parameter in trained:
-                parameter.grad = torch.zeros_like(parameter)
-            optimizer.step()
-            optimizer.zero_grad()
+            optimizer = _settled(plan, model)
             shape = (plan.micro_batch * (plan.accumulation if schedule else 1), plan.sequence)
             tokens, labels = (torch.randint(0, plan.vocabulary, shape) for _ in range(2))
             tracker = Tracker()
@@ -120,16 +107,33 @@ def tracked(plan: TorchPlan, stage: int = 0) -> int:
                     schedule._stage.forward_one_chunk = lambda *a, **k: (tracker.reset_mod_stats(), forward(*a, **k))[1]
                     ends = {"target": labels, "losses": []} if stage == plan.pp - 1 else {}
                     schedule.step(*((tokens,) if stage == 0 else ()), **ends, return_outputs=False)
-                else:
-                    for _ in range(plan.accumulation):
-                        tracker.reset_mod_stats()
-                        loss, logits = _loss(plan, model, tokens, labels)
-                        if plan.loss != "eager":
-                            del logits
-                        loss.backward()
-                        logits = None
+                for _ in range(0 if schedule else plan.accumulation):
+                    tracker.reset_mod_stats()
+                    loss, logits = _loss(plan, model, tokens, labels)
+                    if plan.loss != "eager":
+                        del logits
+                    loss.backward()
+                    logits = None
                 optimizer.step()
             return tracker.peak()
+
+
+def _settled(plan: TorchPlan, model: Any) -> torch.optim.AdamW:
+    """The optimizer after a step, of a model whose tensors are there."""
+    model.to_empty(device="cpu")
+    if plan.adapters:
+        model.base_model.model.tie_weights()
+    if plan.experts:
+        model.rope_cache = model._precompute_rope_cache()
+    elif plan.framework == "torchtitan":
+        model.freqs_cis = model._precompute_freqs_cis()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=plan.framework == "torchtitan" or None)
+    for parameter in trained:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    return optimizer
 
 
 def _loss(plan: TorchPlan, model: Any, tokens: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

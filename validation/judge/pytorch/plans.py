@@ -1,6 +1,6 @@
 """PyTorch's own memory tracker before our memory model: plans of torchtitan and transformers, drawn by a seed.
 
-    .venv-judge/bin/python -m validation.judge.pytorch.plans --count 60 --seed 35
+    .venv-judge/bin/python -m validation.judge.pytorch.plans
 
 Models of torchtitan 0.2.2 and transformers under its own parallelize functions, torch's fully_shard, activation checkpoints and
 AdamW run one step on fake tensors (fake.py). The table has the tracker's peak and ours on a rank of every stage, both allocated
@@ -9,7 +9,6 @@ bytes.
 
 from __future__ import annotations
 
-import argparse
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ from autoconfig.specs.software.software import StackOptions, load_stack, with_op
 from validation.judge.pytorch.jobs import RANK, TOP_K, TorchPlan, tracked
 
 MIB = 2**20
+COUNT, SEED = 60, 35
 LOSSES = {5: "fused", 7: "chunked", 9: "eager"}
 """Of every tenth plan, all of transformers: the other ways of a loss."""
 NEAR, FAR = 0.03, 0.08
@@ -166,12 +166,8 @@ def table(results: Sequence[Compared]) -> str:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=35)
-    given = parser.parse_args()
     start = time.monotonic()
-    print(table([found for plan in drawn(given.count, given.seed) for found in compare(plan)]))
+    print(table([found for plan in drawn(COUNT, SEED) for found in compare(plan)]))
     print(f"{time.monotonic() - start:.0f} s")
 
 
