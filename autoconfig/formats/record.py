@@ -269,7 +269,7 @@ def _priced_as(document: Document, software: str) -> str:
 
 def unknown_keys(section: Section, paths: Iterable[str]) -> tuple[Remark, ...]:
     """Keys that nothing reads and that may matter, with their values."""
-    return tuple(Remark(section.own_words.get(path, path), str(section.flat[path])[:40], "", Effect.NOTHING) for path in paths)
+    return tuple(Remark(section.own_words.get(path, path), str(section.flat[path])[:40], "") for path in paths)
 
 
 def _workload(run: TrainerRun, seq: int, batch: int, calls: int) -> Workload:

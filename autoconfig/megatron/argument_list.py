@@ -292,16 +292,16 @@ def split_arguments(argv: Sequence[str], unread: Mapping[int, Unread] | None = N
         if (odd := unread.get(position)) and not _is_joined(word):
             names, others = _undecided(word, odd)
             undecided |= dict.fromkeys(names, odd.reason)
-            unknown += [Remark(name, None, odd.reason, Effect.NOTHING) for name in others]
+            unknown += [_unknown(name, None, odd.reason) for name in others]
             position += 1
             continue
         if not is_option(word):
-            unknown.append(Remark(word or empty, None, "", Effect.NOTHING))
+            unknown.append(_unknown(word or empty))
             position += 1
             continue
         argument, position, is_known = _one(argv, position, unread)
         if not is_known:
-            unknown.append(Remark(argument.name, " ".join(argument.values) or None, "", Effect.NOTHING))
+            unknown.append(_unknown(argument.name, " ".join(argument.values) or None))
             continue
         before = arguments.get(argument.name)
         if before is not None and before.values != argument.values:
@@ -315,6 +315,11 @@ def split_arguments(argv: Sequence[str], unread: Mapping[int, Unread] | None = N
         unread=dict(unread),
         undecided=undecided,
     )
+
+
+def _unknown(name: str, value: str | None = None, why: str = "") -> Remark:
+    """Return the remark on an argument that the table does not hold, or on a word that belongs to none."""
+    return Remark(name, value, why, Effect.MEMORY_AND_TIME if is_option(name) else Effect.NOTHING)
 
 
 def _undecided(word: str, odd: Unread) -> tuple[list[str], list[str]]:

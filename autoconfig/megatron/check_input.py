@@ -40,13 +40,6 @@ PINNED = frozenset({"primus", "flagscale"})
 """Formats whose launcher brings a Megatron-LM of its own, whose release the file does not say."""
 
 
-DECIDES_MEMORY = re.compile(
-    r"(?:^|[\W_])(?:optim(?:izer)?s?|loss(?:es)?|cross_entropy|cce|quant(?:i[sz]ation|i[sz]ed?|i[sz]er)?|bnb|bits|(?:load_in_)?\dbit)(?:$|[\W_])",
-    re.IGNORECASE,
-)
-"""Keys of which one that is not known may change the state, the logits or the weights that a run keeps."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class CheckRequest:
     """A file to check, and what the caller says instead of it. None: as the file says."""
@@ -101,7 +94,8 @@ class CheckInput:
     text: str
     split: PipelineSplit | None = None
     unknown: tuple[Remark, ...] = ()
-    """Arguments that nothing knows; a slip of a known one (`Effect.EVERYTHING`) may change any figure."""
+    """Arguments that nothing knows, which may change memory and time; a slip of a known one (`Effect.EVERYTHING`) any figure; a
+    word that belongs to none, nothing."""
     not_modelled: tuple[Remark, ...] = ()
     """Arguments that matter and that no formula reads, with what they change."""
     ignored: tuple[str, ...] = ()
@@ -137,9 +131,8 @@ class CheckInput:
 
     @property
     def undecided(self) -> tuple[str, ...]:
-        """Return keys of an optimizer, a loss or a quantisation that nothing here knows: no memory can be said with them."""
-        unknown = (*self.unknown, *(one for one in self.not_modelled if one.effect is Effect.MEMORY_AND_TIME))
-        return tuple(one.field for one in unknown if DECIDES_MEMORY.search(one.field))
+        """Return keys that nothing here knows, or whose effect has no known direction: no memory can be said with them."""
+        return tuple(one.field for one in (*self.unknown, *self.not_modelled) if one.effect <= Effect.MEMORY_AND_TIME)
 
     def require_taken(self) -> None:
         """Raises UnsupportedError where megatron-core refuses the arguments whatever the plan: for readers that have no words

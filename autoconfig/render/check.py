@@ -289,9 +289,8 @@ def _fits(answer: CheckAnswer, report: PlanReport) -> str:
     if answer.source.undecided:
         what = ", ".join(answer.source.undecided)
         return (
-            f"[bold]No verdict on memory[/bold]: not known is {escape(what)}, which may change the state, the logits or the "
-            f"weights that are kept; with AdamW, the loss and the formats that are known: {worst.peak_bytes / GIB:.1f} GiB on "
-            f"stage {worst.stage}, of {report.limit_bytes / GIB:.1f}."
+            f"[bold]No verdict on memory[/bold]: not known is {escape(what)}, and what it does to memory; without it "
+            f"{worst.peak_bytes / GIB:.1f} GiB on stage {worst.stage}, of {report.limit_bytes / GIB:.1f}."
         )
     if no_verdict(answer):
         effect, bound = (Effect.MORE_MEMORY, "at least") if report.fits else (Effect.LESS_MEMORY, "at most")

@@ -119,7 +119,14 @@ def test_unknown_arguments_stand_in_the_closing_line_and_slips_below_the_verdict
     text = " ".join(lines)
     assert lines[-1] == "Unknown arguments, not taken into account: --my-flag 3"
     slip = "Left out of this verdict, as Megatron-LM does not know it: --seqlength 4: did you mean --seq-length?"
-    assert text.index(" Legal. ") < text.index(slip) < text.index(" Fits: ")
+    assert text.index(" Legal. ") < text.index(slip) < text.index("No verdict on memory: not known is --my-flag, --seqlen")
+
+
+@pytest.mark.parametrize("name", ["--kaimm-offload-activation-ratio", "--param-dtype", "--masters", "--wonder-optimizer"])
+def test_an_argument_that_nothing_knows_leaves_memory_open_whatever_its_name(name):
+    answer, _ = checked(script(f"{LEGAL} {name} 1 $NOTHING"))
+    assert answer.source.undecided == (name,) and answer.better is None
+    assert checked(script(f"{LEGAL} $NOTHING"))[0].source.undecided == ()
 
 
 def test_the_software_of_a_script_without_new_arguments_is_explained_and_its_optimizer_sharded():
