@@ -58,6 +58,11 @@ def options_of(words: Sequence[Value]) -> dict[str, object]:
     return found
 
 
+def is_override(text: str) -> bool:
+    """Whether a word is `path=value`."""
+    return OVERRIDE.fullmatch(text) is not None
+
+
 def overrides_of(words: Sequence[Value]) -> dict[str, object]:
     """Path -> value of the words that are `path=value`."""
     matches = ((word, OVERRIDE.fullmatch(text_of(word))) for word in words)

@@ -110,6 +110,25 @@ def test_every_reader_has_five_public_files():
     assert set(counts) == readers and all(counts[kind] >= 5 for kind in readers), counts
 
 
+def test_a_recipe_of_the_table_is_read_by_its_whole_name():
+    """`perf` and `library` rows of Megatron-Bridge 067f987d; three overrides make a launch of it."""
+    command = "torchrun --nproc-per-node 8 scripts/training/run_recipe.py --recipe %s model.mtp_num_layers=1 train.lr=1"
+    found = read_any(command % "gpt_oss_20b_sft_8gpu_h100_fp8cs_config", CheckRequest())
+    scenario = found.question.scenario
+    assert (scenario.model.name, scenario.model.mtp_num_layers, scenario.numerics.fp8_recipe) == (
+        "gpt-oss-20b",
+        1,
+        "tensorwise",
+    )
+    assert (found.plan.ep, found.plan.mbs, scenario.workload.global_batch_size) == (8, 1, 128)
+    interleaved = command % "llama3_70b_pretrain_64gpu_h100_bf16_config"
+    assert read_any(interleaved, CheckRequest()).plan.vpp == 5
+    whole = f"{interleaved} model.virtual_pipeline_model_parallel_size=null"
+    assert read_any(whole, CheckRequest()).plan.vpp == 1
+    with pytest.raises(InputError, match="vocab_size is 'x'; a whole number is wanted"):
+        read_any(f"{whole} model.vocab_size=x", CheckRequest())
+
+
 EXPERTS = {"model.expert_tensor_parallel_size": "1"}
 
 

@@ -1,4 +1,5 @@
-"""Overrides of Megatron-Bridge and NeMo-2 recipes: `key=value`, one a line or behind the command that starts the recipe.
+"""Overrides of Megatron-Bridge and NeMo-2 recipes: `key=value`, one a line or behind the command that starts the recipe
+(data/maps/bridge.toml).
 
 What a recipe sets itself is known for the published ones (autoconfig/data/bridge_recipes.csv); of others every value
 that a plan needs must be among the overrides.
@@ -6,22 +7,33 @@ that a plan needs must be among the overrides.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
+from itertools import takewhile, zip_longest
 
 from autoconfig.formats.argument_names import argument_name
-from autoconfig.formats.bridge_recipes import published_recipes
-from autoconfig.formats.options import OVERRIDE, overrides_of, read_command
-from autoconfig.formats.readers.megatron_words import SIZES, SWITCHES, names_in, with_sizes, words_of
-from autoconfig.formats.record import Document, from_words, model_named, other_optimizer, unknown_keys, with_lora, word
+from autoconfig.formats.bridge_recipes import row_of
+from autoconfig.formats.options import is_override, overrides_of, read_command
+from autoconfig.formats.readers.megatron_words import (
+    DEPTHS,
+    SIZES,
+    SWITCHES,
+    field_words,
+    names_in,
+    require_values,
+    with_sizes,
+    with_unread,
+    words_of,
+)
+from autoconfig.formats.record import Document, from_words, model_named, other_optimizer, with_lora
 from autoconfig.formats.words import Header, header_of
-from autoconfig.formats.writers.bridge import PRECISIONS, settings
+from autoconfig.formats.writers.bridge import settings
+from autoconfig.maps.read import read_fields
+from autoconfig.maps.table import load_map
 from autoconfig.maps.tree import Section
 from autoconfig.megatron.check_input import CheckInput
-from autoconfig.megatron.shell.commands import Value, plain_value, reason_of, text_of
+from autoconfig.megatron.shell.commands import Value, plain_value, reason_of, text_of, unknown
 from autoconfig.megatron.shell.script import Script
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model import ModelSpec
@@ -30,84 +42,56 @@ from autoconfig.specs.software.software import DEFAULT_STACK
 from autoconfig.training.numerics import usual_dropout
 from autoconfig.training.question import Question
 
-PASSED = frozenset(
-    {
-        "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_expert_capacity_factor", "cuda_graph_impl",
-        "cuda_graph_modules", "cuda_graph_scope", "overlap_moe_expert_parallel_comm", "delay_wgrad_compute",
-        "attention_backend",
-        "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "use_precision_aware_optimizer", "main_grads_dtype",
-        "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype", "account_for_embedding_in_pipeline_split",
-        "account_for_loss_in_pipeline_split", "pipeline_model_parallel_layout", "cp_comm_type", "mtp_num_layers", "vocab_size",
-        "fp32_residual_connection", "moe_shared_expert_overlap", "fp8_recipe", "fine_grained_activation_offloading",
-        "cpu_offloading", "cpu_offloading_num_layers", "moe_router_enable_expert_bias", "moe_router_score_function",
-        "use_transformer_engine_op_fuser", "deterministic_mode", "transformer_impl", "moe_router_force_load_balancing",
-    }
-)  # fmt: skip
-"""Fields of Bridge's configuration with the names and meanings of Megatron-LM's arguments, which are read as these."""
-HARMLESS = re.compile(
-    r"(?:train|validation|dataset|data|checkpoint|logger|log|scheduler|rng|dist|tokenizer|profiling|rerun_state_machine|"
-    r"nvrx_straggler|straggler|fault_tolerance|inprocess_restart|ft|env|exp_manager|resume|tensor_inspect|trainer\.(?!strategy)[\w]+)\..*|"
-    r"optimizer\.(?:lr|min_lr|adam_.*|weight_decay|clip_grad|optimizer|bf16|fp16|params_dtype|use_distributed_optimizer|.*loss_scale.*|log_.*|barrier_.*)|"
-    r"optim(?:\.config)?\.(?:lr|min_lr|adam_.*|weight_decay|clip_grad)|ddp\.(?:check_for_nan_in_grad|average_in_collective|"
-    r"bucket_size|data_parallel_sharding_strategy|use_custom_fsdp|align_param_gather|grad_reduce_in_fp32|.*_group)|"
-    r"model\.(?:calculate_per_token_loss|init_method_std|moe_aux_loss_coeff|moe_z_loss_coeff|moe_router_(?:load_balancing_type|"
-    r"dtype|bias_update_rate|pre_softmax|topk_scaling_factor|fusion)|moe_grouped_gemm|moe_permute_fusion|"
-    r"bias_.*_fusion|apply_rope_fusion|masked_softmax_fusion|gradient_accumulation_fusion|persist_layer_norm|"
-    r"deallocate_pipeline_outputs|pipeline_dtype|autocast_dtype|params_dtype|bf16|fp16|mtp_loss_scaling_factor|"
-    r"attention_softmax_in_fp32|perform_initialization|use_cpu_initialization|gradient_clip.*|seed|hf_.*|tokenizer.*|"
-    r"make_vocab_size_divisible_by|offload_modules|use_te_rng_tracker|should_pad_vocab|overlap_p2p_comm|batch_p2p_comm|restore_.*|moe_token_drop_policy)|"
-    r"peft\.(?:alpha|dropout.*|lora_.*|exclude_modules)|comm_overlap\.(?:bootstrap_.*|defer_.*|wgrad_.*|tp_comm_.*|overlap_.*|"
-    r"align_.*|bucket_size|batch_p2p_comm|data_parallel_size)",
-    re.DOTALL,
-)
-"""Fields that change neither memory nor time of a step."""
-_RECIPE = re.compile(r"(?:--recipe|--factory|--model-recipe|--recipe_name)[= ]+['\"]?([A-Za-z0-9_.-]+)")
-_ROLES = re.compile(r"_(?:pretrain|sft|peft|finetune|low_precision|pretraining)?_?(?:config|recipe)?$")
-_HOLDERS = ("model.config.", "trainer.strategy.", "model.", "train.", "trainer.", "data.", "dataset.", "ddp.", "optimizer.",
-            "trainer.strategy.ddp.", "optim.config.", "comm_overlap.", "mixed_precision.")  # fmt: skip
-NEEDED = {
-    "tensor_model_parallel_size": "tp",
-    "pipeline_model_parallel_size": "pp",
-    "context_parallel_size": "cp",
-    "micro_batch_size": "mbs",
-    "global_batch_size": "gbs",
-    "seq_length": "seq",
-}
-"""What a plan needs -> the column of the table of recipes."""
-FURTHER = {
-    "virtual_pipeline_model_parallel_size": "vp",
-    "expert_model_parallel_size": "ep",
-    "expert_tensor_parallel_size": "etp",
-}
+BRIDGE = load_map("bridge")
+Row = Mapping[str, str]
+"""What a recipe sets: column of the table of recipes -> value."""
+RECIPE = ("--recipe", "--factory", "--model-recipe", "--recipe_name", "--model")
+SCHEME = ("--peft_scheme", "--peft-scheme", "--peft")
+OF_MODEL = ("vocab_size", DEPTHS)
+"""Fields that change the model, beside its sizes."""
+ROLES = ("sft", "peft", "finetune", "low", "precision", "config", "recipe")
+"""Words of a recipe's name behind the model's."""
+EXPERTS = "expert_tensor_parallel_size"
+"""How experts are divided: most of Bridge's recipes set 1, where megatron-core's default is tensor parallelism."""
+DISPATCHER, BACKEND = "moe_token_dispatcher_type", "moe_flex_dispatcher_backend"
+USUAL_DISPATCHER = "alltoall"
+"""What Bridge's own providers of mixtures set (megatron/bridge/models/), where megatron-core's default is allgather; recipes
+that differ say flex."""
+UNKNOWN_RECIPE = "not known: what it sets and no override says (recomputation, stages, precision) counts as Megatron's defaults"
 
 
 def read(document: Document) -> CheckInput:
     """The record. GPUs: trainer.devices x trainer.num_nodes, else the launcher's, else the recipe's. Raises InputError."""
     head = header_of(document.text)
     document = _on_its_gpus(document, head)
-    words, recipe, script = _words(document) if document.values is None else ([], None, None)
-    said = {**_said(words), **overrides_of(words)} if document.values is None else document.values
-    section = Section(said, document.text, document.request.settings)
-    known = published_recipes().get(_full_name(recipe or ""), {})
-    model, notes = _model(document, section, recipe)
+    words, script = _command(document) if document.values is None else ([], None)
+    options = _options(words)
+    recipe = _recipe_of(options, document.text)
+    overrides = document.values if document.values is not None else {**_told(options), **overrides_of(words)}
+    section = Section(overrides, document.text, document.request.settings)
+    row = row_of(recipe)
+    notes: list[Remark] = []
+    unnamed = f"the overrides name no recipe{_settings_file(options)}"
+    model = model_named(document, _model_of(recipe, document.text), notes, unnamed)
     if document.request.model is not None:  # the recipe's: what the overrides change of it holds
         document, notes = replace(document, request=replace(document.request, model=None, like=None)), []
-    arguments = [*_degrees(section, known, recipe), *_switches(section, known)]
-    more, model = _megatrons(document, section, model)
-    dispatcher, source_of_it = _dispatcher(section, known, model)
-    arguments += [*dispatcher, *more, *_dropouts(section, model)]
-    gpus, node = _counts(section, script, head, known)
+    fields = _fields(section)
+    _add_recipe(fields, row)
+    _require_plan(fields, recipe)
+    model = with_sizes(model, words_of(fields, names_in(fields)), fields)
+    model = model.replace(vocab_size=fields.count("vocab_size") or model.vocab_size)
+    notes += _add_usual(fields, row, model)
+    arguments = _arguments(fields, section)
+    gpus, node = _counts(section, script, head, row)
     answer = from_words(document, arguments, gpus, node=node, model=model, spell=settings, software=DEFAULT_STACK)
-    _require_experts(answer, section, recipe, known)
-    answer = _with_adapters(answer, section, recipe or "", _scheme(words))
+    if recipe and not row and EXPERTS not in fields.flat and model.num_moe_experts and answer.plan.tp > 1:
+        raise InputError(_not_said(EXPERTS, recipe))
+    answer = _with_adapters(answer, section, recipe, _chosen(options, SCHEME).lower())
     question = _packed(answer.question, section, head)
-    new = [Remark("recipe", recipe, UNKNOWN_RECIPE)] if recipe and not known else []
-    question = replace(question, assumed=(*notes, *source_of_it, *question.assumed, *new))
-    unused = section.unused()
-    unknown = unknown_keys(section, (path for path in unused if not HARMLESS.fullmatch(path)))
-    ignored = (*answer.ignored, *(path for path in unused if HARMLESS.fullmatch(path)))
-    said_by_script = script.notes if script is not None else ()
-    return replace(answer, question=question, notes=said_by_script, ignored=ignored, unknown=(*answer.unknown, *unknown))
+    new = [Remark("recipe", recipe, UNKNOWN_RECIPE)] if recipe and not row else []
+    question = replace(question, assumed=(*notes, *question.assumed, *new))
+    answer = replace(answer, question=question, notes=script.notes if script is not None else ())
+    return with_unread(answer, section, BRIDGE, section.unused())
 
 
 def _on_its_gpus(document: Document, head: Header | None) -> Document:
@@ -117,49 +101,166 @@ def _on_its_gpus(document: Document, head: Header | None) -> Document:
     return replace(document, request=replace(document.request, gpu=head.gpu))
 
 
-def _model(document: Document, section: Section, recipe: str | None) -> tuple[ModelSpec, list[Remark]]:
-    """The model that is asked for, that the recipe is called after or that a comment names, and what that assumes."""
-    notes: list[Remark] = []
-    name = _ROLES.sub("", recipe).replace("_", "-") if recipe else _named(document.text)
-    name = re.sub(r"-pretrain.*|-\d+gpu.*", "", name or "") or None
-    model = model_named(document, name, notes, f"the overrides name no recipe{_settings_file(document.text)}")
-    if "model.mtp_num_layers" in section.flat and section.get("model.mtp_num_layers") is None:
-        model = model.replace(mtp_num_layers=0)
-    return model, notes
+def _command(document: Document) -> tuple[list[Value], Script | None]:
+    """(words, the script) of a list of overrides or of a script."""
+    parts = _parts(document.text)
+    if all(map(is_override, parts)):
+        return [plain_value(part) for part in parts], None
+    pattern = r"(?:--recipe|--factory|-[a-z]{2,3}|(?:model|train|trainer|data|dataset|ddp|optimizer|checkpoint|logger|log)\..*)"
+    decisive = frozenset(
+        {"model.tensor-model-parallel-size", "trainer.strategy.tensor-model-parallel-size", "--recipe", "--factory"}
+    )
+    script = read_command(document.text, document.request.settings, "Megatron-Bridge", decisive, pattern)
+    return [*map(plain_value, script.before), *script.argv], script
 
 
-UNKNOWN_RECIPE = "not known: what it sets and no override says (recomputation, stages, precision) counts as Megatron's defaults"
+def _parts(text: str) -> list[str]:
+    """The words of all lines that are no comments."""
+    lines = (line.strip() for line in text.splitlines())
+    return [part for line in lines if not line.startswith("#") for part in line.split()]
 
 
-def _degrees(section: Section, known: dict[str, str], recipe: str | None) -> list[Value]:
-    """Arguments of the degrees, the batch and the sequence, as the overrides say them or the recipe does. Raises InputError
-    where neither says one that a plan needs."""
-    arguments: list[Value] = []
-    for key, column in {**NEEDED, **FURTHER}.items():
-        paths = _paths(key) + ["dataset.sequence_length"] * (key == "seq_length")
-        value = section.word(*paths) or known.get(column) or ("1" if column == "cp" else None)
-        if value is None and key in NEEDED:
-            where = f"recipe {recipe} is not among the published ones that are known, and " if recipe else ""
-            raise InputError(f"{where}{key} is not among the overrides: add it, or say --set model.{key}=N")
-        if value not in (None, "null"):
-            arguments += [word(FLAGS.get(key, f"--{key.replace('_', '-')}")), word(value)]
-    return arguments
+def is_list(text: str) -> bool:
+    """Whether every line that is no comment is `path.key=value`, with a dot in one of the paths."""
+    parts = _parts(text)
+    return bool(parts) and all(map(is_override, parts)) and any("." in part.partition("=")[0] for part in parts)
 
 
-def _dropouts(section: Section, model: ModelSpec) -> list[Value]:
-    """Arguments of the dropouts, which the providers of Bridge's models take from the model."""
-    arguments: list[Value] = []
-    for kind in ("attention", "hidden"):
-        own = section.number(f"model.{kind}_dropout")
-        arguments += [word(f"--{kind}-dropout"), word(usual_dropout(model) if own is None else own)]
-    return arguments
+def _options(words: Sequence[Value]) -> dict[str, Value]:
+    """Option -> its value, of `--name value` and `--name=value`."""
+    options: dict[str, Value] = {}
+    for word, behind in zip_longest(words, words[1:]):
+        name, equals, joined = text_of(word).partition("=")
+        value = unknown(joined, reason_of(word)) if equals else behind
+        if name.startswith("-") and value is not None:
+            options[name] = value
+    return options
 
 
-def _counts(
-    section: Section, script: Script | None, head: Header | None, known: dict[str, str]
-) -> tuple[int | None, int | None]:
+def _chosen(options: Mapping[str, Value], names: Sequence[str]) -> str:
+    """The value of the first of these options that is there; empty where none is. Raises InputError where it is not known."""
+    name = next((name for name in names if name in options), "")
+    if name and (reason := reason_of(options[name])):
+        raise InputError(f"{name} is not known: {reason}")
+    return text_of(options[name]) if name else ""
+
+
+def _recipe_of(options: Mapping[str, Value], text: str) -> str:
+    """The recipe that the command names, or one that is not read does, without a call's arguments. Raises InputError."""
+    others = _options([plain_value(part) for part in _parts(text)])
+    name = _chosen(options, RECIPE) or _chosen(others, RECIPE[:-1])
+    return "".join(takewhile(lambda letter: letter.isalnum() or letter in "_.-", name.strip("'\"")))
+
+
+def _told(options: Mapping[str, Value]) -> dict[str, object]:
+    """Overrides that run_recipe.py's own options stand for."""
+    paths: dict[str, str] = BRIDGE.more["options"]
+    long = {f"--{path.rpartition('.')[2]}": path for path in paths.values()}
+    places = {name: paths.get(name) or long.get(f"--{name[2:].replace('-', '_')}") for name in options}
+    return overrides_of([(*plain_value(f"{path}="), *options[name]) for name, path in places.items() if path])
+
+
+def _model_of(recipe: str, text: str) -> str | None:
+    """The name of the model that the recipe is called after or that a comment says."""
+    if not recipe:
+        comment = "# model: "
+        return next((line.removeprefix(comment) for line in text.splitlines() if line.startswith(comment)), None)
+    name = recipe.replace("-", "_").split("_")
+    words = list(takewhile(lambda word: not word.startswith("pretrain") and not word.endswith("gpu"), name))
+    while words and words[-1] in ROLES:
+        words.pop()
+    return "-".join(words) or None
+
+
+def _field_of(path: str) -> str:
+    """The field of the map that stands at a path; empty where none does."""
+    holder, _, key = path.rpartition(".")
+    is_held = holder in BRIDGE.more["holders"] and (key in _plain() or key in _switched() or _is_size(key))
+    return BRIDGE.more["elsewhere"].get(path, key if is_held else "")
+
+
+@cache
+def _switched() -> frozenset[str]:
+    """Fields that the map reads."""
+    return frozenset(key for entry in BRIDGE.entries for key in entry.keys)
+
+
+@cache
+def _plain() -> frozenset[str]:
+    """Fields that are handed on as arguments of the same name."""
+    return frozenset({*BRIDGE.more["passed"], *BRIDGE.more["recipe"].values()}) - _switched()
+
+
+def _is_size(key: str) -> bool:
+    """Whether a field changes the model."""
+    return argument_name(key) in SIZES or key in SWITCHES
+
+
+def _fields(section: Section) -> Section:
+    """What the overrides say of the fields of the map: of several places the first of its holders that has a value."""
+    fields = Section({}, section.text, {})
+    order = {holder: at for at, holder in enumerate(BRIDGE.more["holders"])}
+    for path in sorted(section.flat, key=lambda path: order.get(path.rpartition(".")[0], len(order))):
+        if (key := _field_of(path)) and fields.flat.get(key) is None:
+            value = section.get(path)
+            fields.flat[key] = value.removeprefix("torch.") if isinstance(value, str) else value
+            fields.own_words[key] = path
+    return fields
+
+
+def _add_recipe(fields: Section, row: Row) -> None:
+    """What the recipe sets and no override says; what a plan needs it says, too, where an override takes it away."""
+    needed = BRIDGE.more["needed"]
+    for column, key in BRIDGE.more["recipe"].items():
+        text = row.get(column) or ("1" if column == "cp" else "")
+        if text and (key not in fields.flat or (key in needed and fields.flat[key] is None)):
+            fields.flat[key] = {"True": True, "False": False}.get(text, text)
+    if not fields.flat.get("recompute_granularity") and "recompute_modules" not in fields.own_words:
+        fields.flat.pop("recompute_modules", None)
+    is_sharded = fields.flag("sequence_parallel") and fields.word("tensor_model_parallel_size") != "1"
+    if row and fields.flag("tp_comm_overlap") and not is_sharded:
+        fields.flat["tp_comm_overlap"] = False  # a recipe's is dropped where it cannot run
+
+
+def _require_plan(fields: Section, recipe: str) -> None:
+    """Raises InputError where neither the overrides nor the recipe say what a plan needs."""
+    for key in BRIDGE.more["needed"]:
+        if fields.word(key) is None:
+            raise InputError(_not_said(key, recipe))
+
+
+def _not_said(key: str, recipe: str) -> str:
+    where = f"recipe {recipe} is not among the published ones that are known, and " if recipe else ""
+    return f"{where}{key} is not among the overrides: add it, or say --set model.{key}=N"
+
+
+def _add_usual(fields: Section, row: Row, model: ModelSpec) -> list[Remark]:
+    """The dropouts, which the providers of Bridge's models take from the model, and the dispatcher of a mixture, where the
+    overrides do not say them, and what that assumes."""
+    for key in ("attention_dropout", "hidden_dropout"):
+        if fields.flat.get(key) is None:
+            fields.flat[key] = usual_dropout(model)
+    if not model.is_moe or DISPATCHER in fields.flat:
+        return []
+    fields.flat[DISPATCHER] = name = row.get("disp") or USUAL_DISPATCHER
+    if name == "flex" and row.get("backend"):
+        fields.flat.setdefault(BACKEND, row["backend"])
+    said = Remark("dispatcher", name, f"as Bridge's mixtures have it: no override says model.{DISPATCHER}")
+    return [] if row.get("disp") else [said]
+
+
+def _arguments(fields: Section, section: Section) -> list[Value]:
+    """Arguments of Megatron-LM, without those of the model's sizes."""
+    plain = {key: argument_name(key) for key in _plain() if not _is_size(key) and key not in OF_MODEL}
+    require_values(fields, plain)
+    switched = read_fields(BRIDGE, fields).fields
+    other = other_optimizer(section, "optimizer.optimizer", "optim.config.optimizer")
+    return [*field_words({**switched, "--optimizer": other}), *words_of(fields, plain)]
+
+
+def _counts(section: Section, script: Script | None, head: Header | None, row: Row) -> tuple[int | None, int | None]:
     """(GPUs, those of a node): what the overrides say, the launcher starts, or the header or the recipe is for."""
-    recipes_own = head.gpus if head else int(known["gpus"]) if known.get("gpus") else None
+    recipes_own = head.gpus if head else int(row["gpus"]) if row.get("gpus") else None
     devices, nodes = section.count("trainer.devices"), section.count("trainer.num_nodes")
     gpus = devices * nodes if devices and nodes else _started(script) or recipes_own
     return gpus, devices or (script.gpus_per_node if script is not None and _started(script) else None)
@@ -175,57 +276,9 @@ def _packed(question: Question, section: Section, head: Header | None) -> Questi
     return replace(question, scenario=scenario, assumed=(*question.assumed, said))
 
 
-def _megatrons(document: Document, section: Section, model: ModelSpec) -> tuple[list[Value], ModelSpec]:
-    """Arguments of Megatron-LM for the fields that bear their names and that nothing else reads, and the model with the sizes
-    that the overrides change."""
-    plain: dict[str, object] = {}
-    for path in section.unused():
-        holder, _, key = path.rpartition(".")
-        if f"{holder}." in _HOLDERS and (key in PASSED or argument_name(key) in SIZES or key in SWITCHES):
-            value = section.get(path)
-            plain[key] = value.removeprefix("torch.") if isinstance(value, str) else value
-    if (rows := plain.pop("vocab_size", None)) is not None:
-        model = model.replace(vocab_size=int(str(rows)))
-    own = Section(plain, document.text, {})
-    names = names_in(own)
-    sized = with_sizes(model, words_of(own, names), own)
-    skip = {*SIZES, *(argument_name(key) for key in SWITCHES)}
-    return words_of(own, {key: name for key, name in names.items() if name not in skip}), sized
-
-
-DISPATCHER, BACKEND = "moe_token_dispatcher_type", "moe_flex_dispatcher_backend"
-USUAL_DISPATCHER = "alltoall"
-"""What Bridge's own providers of mixtures set (megatron/bridge/models/), where megatron-core's default is allgather; recipes
-that differ say flex."""
-
-
-def _dispatcher(section: Section, known: dict[str, str], model: ModelSpec) -> tuple[list[Value], list[Remark]]:
-    """Arguments of the dispatcher that the recipe sets where the overrides do not, and what that assumes."""
-    if not model.is_moe or section.has(*_paths(DISPATCHER)):
-        return [], []
-    name = known.get("disp") or USUAL_DISPATCHER
-    words = [f"--{DISPATCHER.replace('_', '-')}", name]
-    if name == "flex" and known.get("backend") and not section.has(*_paths(BACKEND)):
-        words += [f"--{BACKEND.replace('_', '-')}", known["backend"]]
-    said = Remark("dispatcher", name, f"as Bridge's mixtures have it: no override says model.{DISPATCHER}")
-    return [word(text) for text in words], [] if known.get("disp") else [said]
-
-
-def _require_experts(answer: CheckInput, section: Section, recipe: str | None, known: dict[str, str]) -> None:
-    """Raises InputError where only the recipe says how experts are divided: most of Bridge's set 1, megatron-core's default is
-    tensor parallelism."""
-    said = section.has(*_paths("expert_tensor_parallel_size"))
-    if recipe and not (known or said) and answer.question.scenario.model.num_moe_experts and answer.plan.tp > 1:
-        raise InputError(
-            f"recipe {recipe} is not among the published ones that are known, and expert_tensor_parallel_size is not among the "
-            "overrides: add it, or say --set model.expert_tensor_parallel_size=N"
-        )
-
-
-def _scheme(words: Sequence[Value]) -> str:
-    """Which adapters run_recipe.py is told to train, in small letters; empty where it is not told."""
-    texts = [part for value in words for part in text_of(value).split("=", 1)]
-    return next((given.lower() for name, given in pairwise(texts) if name in ("--peft_scheme", "--peft-scheme", "--peft")), "")
+def _started(script: Script | None) -> int | None:
+    """GPUs of a launcher that starts several: a program alone may start the others itself."""
+    return script.num_gpus if script is not None and script.num_gpus != 1 else None
 
 
 def _with_adapters(answer: CheckInput, section: Section, recipe: str, scheme: str) -> CheckInput:
@@ -245,169 +298,7 @@ def _with_adapters(answer: CheckInput, section: Section, recipe: str, scheme: st
     return with_lora(answer, rank, targets, "peft.dim")
 
 
-FLAGS = {"virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank"}
-
-
-def _words(document: Document) -> tuple[list[Value], str | None, Script | None]:
-    """(words, name of the recipe, the script) of a list of overrides or of a script."""
-    lines = [line.strip() for line in document.text.splitlines()]
-    kept = [line for line in lines if line and not line.startswith("#")]
-    match = _RECIPE.search("\n".join(kept))
-    if all(OVERRIDE.fullmatch(part) for line in kept for part in line.split()):
-        return [plain_value(part) for line in kept for part in line.split()], match[1] if match else None, None
-    pattern = r"(?:--recipe|--factory|-[a-z]{2,3}|(?:model|train|trainer|data|dataset|ddp|optimizer|checkpoint|logger|log)\..*)"
-    decisive = frozenset(
-        {"model.tensor-model-parallel-size", "trainer.strategy.tensor-model-parallel-size", "--recipe", "--factory"}
-    )
-    script = read_command(document.text, document.request.settings, "Megatron-Bridge", decisive, pattern)
-    words = [*map(plain_value, script.before), *script.argv]
-    return words, _recipe_of(script.argv) or (match[1] if match else None), script
-
-
-def _started(script: Script | None) -> int | None:
-    """GPUs of a launcher that starts several: a program alone may start the others itself."""
-    return script.num_gpus if script is not None and script.num_gpus != 1 else None
-
-
-def _recipe_of(words: Sequence[Value]) -> str | None:
-    """What the command hands over as the recipe's name, without a call's arguments. Raises InputError where it is not known."""
-    for at, value in enumerate(words):
-        name, equals, joined = text_of(value).partition("=")
-        if name not in _NAMES or not (equals or at + 1 < len(words)):
-            continue
-        named = value if equals else words[at + 1]
-        if reason := reason_of(named):
-            raise InputError(f"{name} is not known: {reason}")
-        match = re.match(r"[A-Za-z0-9_.-]+", joined if equals else text_of(named))
-        return match[0] if match else None
-    return None
-
-
-_NAMES = ("--recipe", "--factory", "--model-recipe", "--recipe_name", "--model")
-_SHORT = {
-    "-gb": "train.global_batch_size",
-    "-mb": "train.micro_batch_size",
-    "-sl": "model.seq_length",
-    "-tp": "model.tensor_model_parallel_size",
-    "-pp": "model.pipeline_model_parallel_size",
-    "-cp": "model.context_parallel_size",
-    "-vp": "model.virtual_pipeline_model_parallel_size",
-    "-ep": "model.expert_model_parallel_size",
-    "-etp": "model.expert_tensor_parallel_size",
-}
-"""Options of Megatron-Bridge's run_recipe.py -> the setting that each sets; the long ones have its last part."""
-
-
-def _said(words: Sequence[Value]) -> dict[str, object]:
-    """Settings that run_recipe.py's own options set."""
-    long = {f"--{path.rpartition('.')[2]}": path for path in _SHORT.values()}
-    found: list[Value] = []
-    for at, value in enumerate(words[:-1]):
-        name, equals, joined = text_of(value).partition("=")
-        path = _SHORT.get(name) or long.get(name.replace("-", "_").replace("__", "--", 1))
-        if path:
-            found.append((*plain_value(f"{path}="), *(plain_value(joined) if equals else words[at + 1])))
-    return overrides_of(found)
-
-
-def _named(text: str) -> str | None:
-    match = re.search(r"^# model: (\S+)$", text, re.MULTILINE)
-    return match[1] if match else None
-
-
-_OTHER_NAMES = {"moonlight_16b_sft_config": "moonlight_16b_sft_8gpu_h100_bf16_tp1_config"}
-"""An older name (megatron/bridge/recipes/moonlight/) that does not stand for the plain recipe."""
-
-
-@cache
-def _full_name(recipe: str) -> str:
-    """Megatron-Bridge's older names (`llama3_8b_sft_config`) stand for the bf16 recipe on H100; the name itself where the table
-    has none or several of these."""
-    recipe = _OTHER_NAMES.get(recipe, recipe)
-    match = re.fullmatch(r"(.+_(?:pretrain|sft|peft))(_.+)?_config", recipe)
-    if match is None or recipe in published_recipes():
-        return recipe
-    full = re.compile(rf"{re.escape(match[1])}_[0-9]+gpu_h100_bf16{re.escape(match[2] or '')}_config")
-    found = [name for name, row in published_recipes().items() if row["kind"] == "library" and full.fullmatch(name)]
-    return found[0] if len(found) == 1 else recipe
-
-
-def _settings_file(text: str) -> str:
-    """The file of settings that a command of Hydra names (`--config-name`), which the overrides change."""
-    found = re.search(r"(?m)^[^#\n]*--config-name[= ]([\w./-]+)", text)
-    return f", but settings of {found[1].removesuffix('.yaml')[:60]}.yaml (--config-name): give that file, or" if found else ""
-
-
-def _paths(key: str) -> list[str]:
-    return [f"{holder}{key}" for holder in _HOLDERS]
-
-
-VALUED = (
-    ("recompute_granularity", "--recompute-granularity", "recompute"),
-    ("recompute_method", "--recompute-method", "rmethod"),
-    ("recompute_num_layers", "--recompute-num-layers", "rlayers"),
-    ("num_layers_in_first_pipeline_stage", "--decoder-first-pipeline-num-layers", ""),
-    ("num_layers_in_last_pipeline_stage", "--decoder-last-pipeline-num-layers", ""),
-    ("optimizer_offload_fraction", "--optimizer-offload-fraction", ""),
-)
-"""(field, Megatron-LM's argument, column of the table of recipes)."""
-
-
-def _switches(section: Section, known: dict[str, str]) -> list[Value]:
-    """Sequence parallelism, recomputation, stages, precision, optimizer."""
-    texts: list[str] = []
-    texts += ["--sequence-parallel"] * section.flag(*_paths("sequence_parallel"), default=known.get("sp") == "True")
-    texts += _with_values(section, known)
-    texts += _precision(section.word("mixed_precision", "trainer.plugins.precision") or known.get("precision") or "bf16")
-    texts += ["--use-distributed-optimizer"] * section.flag(*_paths("use_distributed_optimizer"), default=True)
-    texts += ["--overlap-grad-reduce"] * section.flag(*_paths("overlap_grad_reduce"), default=True)
-    texts += ["--overlap-param-gather"] * section.flag(*_paths("overlap_param_gather"), default=True)
-    overlapped = section.flag("comm_overlap.tp_comm_overlap", default=known.get("tpovl") == "True")
-    sharded = "--sequence-parallel" in texts and section.word(*_paths("tensor_model_parallel_size")) not in (None, "1")
-    texts += ["--tp-comm-overlap"] * (overlapped and (sharded or not known))  # a recipe's is dropped where it cannot run
-    if section.flag("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp", default=known.get("fsdp") == "True"):
-        sharded_by = ["--data-parallel-sharding-strategy", "optim_grads_params", "--ckpt-format", "fsdp_dtensor"]
-        texts += ["--use-megatron-fsdp", *sharded_by]
-    other = other_optimizer(section, "optimizer.optimizer", "optim.config.optimizer")
-    texts += ["--optimizer", other] * bool(other)
-    texts += ["--optimizer-cpu-offload"] * section.flag(*_paths("optimizer_cpu_offload"))
-    texts += ["--grad-reduce-in-bf16"] * (not section.flag("ddp.grad_reduce_in_fp32", default=True))
-    return [word(text) for text in texts]
-
-
-def _with_values(section: Section, known: dict[str, str]) -> list[str]:
-    """Arguments of recomputation, of uneven stages and of what is offloaded."""
-    texts: list[str] = []
-    for key, flag, column in VALUED:
-        value = section.word(*_paths(key)) or ("null" if section.has(*_paths(key)) else known.get(column)) or "null"
-        texts += [flag, value] if value not in ("null", "") else []
-    modules = section.get(*_paths("recompute_modules"))
-    if modules or (known.get("rmodules") and "--recompute-granularity" in texts):
-        listed = isinstance(modules, list)
-        named = modules if listed else str(modules or known["rmodules"]).strip("[]").replace(",", " ").split()
-        texts += ["--recompute-modules", *map(str, named)]
-    return texts
-
-
-def _precision(name: str) -> list[str]:
-    """Arguments of a name in Bridge's registry of precisions, or of the table's word for it. Raises InputError."""
-    ours = {theirs: mine for mine, theirs in PRECISIONS.items()} | {"fp8": "delayed", "fp8_cs": "tensorwise", "fp8_mx": "mxfp8"}
-    word = ours.get(name, name)
-    if word in ("bf16", "bf16-mixed"):
-        return ["--bf16"]
-    if word in ("fp16", "fp16-mixed"):
-        return ["--fp16"]
-    if word == "nvfp4":
-        return ["--bf16", "--fp4-format", "e2m1"]
-    if word in ("delayed", "tensorwise", "blockwise", "mxfp8"):
-        return ["--bf16", "--fp8-format", "e4m3" if word == "mxfp8" else "hybrid", "--fp8-recipe", word]
-    raise InputError(f"mixed_precision {name[:60]!r} is not known; known are {', '.join(PRECISIONS.values())}")
-
-
-def is_list(text: str) -> bool:
-    """Whether every line that is no comment is `path.key=value`, with a dot in one of the paths."""
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
-    words = [part for line in lines[:200] for part in line.split()]
-    return (
-        bool(words) and all(OVERRIDE.fullmatch(part) for part in words) and any("." in part.partition("=")[0] for part in words)
-    )
+def _settings_file(options: Mapping[str, Value]) -> str:
+    """The file of settings that a command of Hydra names, which the overrides change."""
+    name = text_of(options.get("--config-name", ())).removesuffix(".yaml")
+    return f", but settings of {name[:60]}.yaml (--config-name): give that file, or" if name else ""

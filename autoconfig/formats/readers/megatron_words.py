@@ -71,24 +71,36 @@ def words_of(section: Section, names: Mapping[str, str]) -> list[Value]:
     return words
 
 
+def require_values(section: Section, names: Mapping[str, str]) -> None:
+    """Take true and false for texts at the paths whose arguments have one value, which then refuse them."""
+    arguments = known_arguments()
+    for path, name in names.items():
+        if isinstance(section.flat.get(path), bool) and name in arguments and arguments[name].values == "1":
+            section.flat[path] = str(section.flat[path])
+
+
 def argument_words(name: str, value: Any) -> list[Value]:
     """An argument with its value; nothing where the value is null or switches nothing on."""
     if value in (None, "null", ""):
         return []
     argument = known_arguments().get(name)
+    if isinstance(value, bool) and argument is None and name in SWITCHED_OFF:
+        return [word(SWITCHED_OFF[name])] * (not value)
     takes = "" if argument is None else argument.values
-    if isinstance(value, bool):
-        off = SWITCHED_OFF.get(name) if argument is None else None
-        return [word(name)] * value if off is None else [word(off)] * (not value)
-    if takes == "0" and value in (0, 1, "0", "1"):
-        return [word(name)] * (str(value) == "1")
+    if isinstance(value, bool) or (takes == "0" and str(value) in ("0", "1")):
+        return [word(name)] * (str(value) in ("True", "1"))
+    return [word(name), *map(word, _texts(value, takes))]
+
+
+def _texts(value: Any, takes: str) -> list[Any]:
+    """The values of an argument that takes so many (`*`, `+` and `?` as argparse has them): of `[1 2]` two."""
     if isinstance(value, list):
-        return [word(name), *([word(str(value).replace(" ", ""))] if takes in ("1", "?") else map(word, value))]
+        return [str(value).replace(" ", "")] if takes in ("1", "?") else value
     text = str(value)
-    numbers = text.strip("[]").split() if text.startswith("[") and text.endswith("]") else []
-    if numbers and all(number.isdigit() for number in numbers):
-        return [word(name), *map(word, numbers)]
-    return [word(name), *map(word, text.split() if takes in ("*", "+", "2") and " " in text else [text])]
+    numbers = text[1:-1].split() if text.startswith("[") and text.endswith("]") else []
+    if "".join(numbers).isdigit():
+        return numbers
+    return text.split() if takes in ("*", "+", "2") else [text]
 
 
 def field_words(fields: Mapping[str, Any]) -> list[Value]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from autoconfig.formats.argument_names import argument_name
-from autoconfig.formats.readers.megatron_words import field_words, with_unread, words_of
+from autoconfig.formats.readers.megatron_words import field_words, require_values, with_unread, words_of
 from autoconfig.formats.record import Document, from_words, other_optimizer
 from autoconfig.formats.words import Settings, flat
 from autoconfig.maps.read import read_fields
@@ -33,7 +33,9 @@ def read(document: Document) -> CheckInput:
         reading.fields |= {"--recompute-method": None, "--recompute-num-layers": None}
     if other := other_optimizer(section, "model.optim.name"):
         reading.fields["--optimizer"] = other
-    words = [*words_of(section, _names(section)), *field_words(reading.fields)]
+    names = _names(section)
+    require_values(section, names)
+    words = [*words_of(section, names), *field_words(reading.fields)]
     devices, nodes = section.whole("trainer.devices"), section.count("trainer.num_nodes")
     gpus = devices * nodes if devices and nodes and devices > 0 else None
     reason = "trainer.devices x trainer.num_nodes is not in the file"
