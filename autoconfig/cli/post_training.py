@@ -89,7 +89,7 @@ def rl_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given: Any
 
         show(console(), found)
     if exported is not None:
-        from autoconfig.formats.post_training.run import checkpoint_of
+        from autoconfig.formats.post_training.words import checkpoint_of
 
         one, written, reason = exported()
         if one is not found.ranked[0]:

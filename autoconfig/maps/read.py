@@ -117,7 +117,7 @@ def _read_entry(entry: FieldRow, reading: Reading) -> None:
 
 def needed_text(entry: FieldRow) -> str:
     """What is missing, and how to say it."""
-    if not entry.keys:
+    if not entry.keys or ("*" in entry.errors and not entry.values):
         return entry.errors["*"]
     return f"{entry.keys[0]} is not in the file: add it, or say --set {entry.keys[0]}=N"
 

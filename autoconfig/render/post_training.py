@@ -181,10 +181,7 @@ def show_check(console: Console, found: RlCheck) -> None:
     where the console is verbose."""
     run, shown = found.run, Blocks()
     whole = bool(getattr(console, "verbose", False))
-    shown.head(
-        f"{run.framework} {found.version}, {run.back_end}: {escape(run.model)}, {run.algorithm_said} on "
-        f"{run.train_gpus + run.rollout_gpus + run.critic_gpus} GPUs",
-    )
+    shown.head(f"{run.framework} {found.version}, {run.back_end}: {escape(run.model)}, {run.algorithm_said} on {run.gpus} GPUs")
     reasons = [f"[bold]Cannot run[/bold]: {escape(text)}" for text in found.broken]
     reasons += [f"[bold]Unknown key[/bold] {escape(sentence(one))}" for one in found.unknown]
     for number, text in enumerate(reasons):

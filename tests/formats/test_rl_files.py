@@ -333,7 +333,7 @@ def test_the_release_of_a_trl_file_is_the_newest_that_takes_most_of_its_keys():
 
 def test_a_server_is_taken_to_have_gpus_of_its_own_and_megatron_swift_is_refused():
     found = check_text(TRL.replace("colocate", "server"), {"gpus": 8})
-    assert found.run.rollout_gpus == 1
+    assert (found.run.placement.colocated, found.run.engine_gpus) == (False, 1)
     assert any("the server, which another command starts, is taken to have 1 GPU" in one for one in sentences(found.run.notes))
     with pytest.raises(AutoconfigError, match="Megatron-SWIFT"):
         check_text("megatron rlhf --model Qwen/Qwen2.5-7B --rlhf_type grpo --num_generations 8\n", {"gpus": 8})

@@ -195,13 +195,16 @@ def test_engines_that_do_not_sleep_keep_their_memory_while_their_gpus_train():
 
 def test_passes_of_openrlhf_have_a_micro_batch_of_their_own():
     text = "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path llama3-8b --rollout.micro_batch_size 16"
-    assert read_file(text, {})[1].forward == PassBatch(mbs=16)
+    assert read_file(text, {})[1].placement.forward == PassBatch(mbs=16)
     packed = f"{text} --train.dynamic_batch_enable --train.max_tokens_per_gpu 4096 --rollout.max_tokens_per_gpu 9000"
-    assert read_file(packed, {})[1].forward == PassBatch(tokens_per_gpu=9000)
+    assert read_file(packed, {})[1].placement.forward == PassBatch(tokens_per_gpu=9000)
     said = "--actor.model_name_or_path llama3-8b --vllm.num_engines 8"
     _, new = read_file(f"python3 -m openrlhf.cli.train_ppo_ray {said}", {})
     _, old = read_file("python3 -m openrlhf.cli.train_ppo_ray --pretrain llama3-8b --vllm_num_engines 8", {})
-    assert [(run.mbs, run.forward.mbs) for run in (new, old)] == [(1, 1), (4, 8)]  # defaults of their releases
+    assert [(run.placement.train.mbs, run.placement.forward.mbs) for run in (new, old)] == [
+        (1, 1),
+        (4, 8),
+    ]  # defaults of their releases
 
 
 @tabled

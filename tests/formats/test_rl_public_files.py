@@ -44,8 +44,9 @@ def test_a_nemo_rl_file_lies_over_those_that_it_names(tmp_path):
     last = tmp_path / "recipes" / "three.yaml"
     last.write_text("defaults: [two.yaml]\nlogger: {log_dir: x}\ncluster: {num_nodes: 8}\n")
     run = check_file(last, {}).run
-    assert (run.model, run.tp, run.pp, run.nodes, run.engine_tp, run.prompts) == ("qwen3-32b", 4, 2, 8, 4, 64)
-    assert run.memory_share == 0.6  # of grpo_math_1B.yaml, which is not there
+    train, engine = run.placement.train, run.placement.engine
+    assert (run.model, train.tp, train.pp, run.nodes, engine.tp, run.prompts) == ("qwen3-32b", 4, 2, 8, 4, 64)
+    assert run.placement.memory_share == 0.6  # of grpo_math_1B.yaml, which is not there
 
 
 def test_a_nemo_rl_file_over_one_that_is_not_there_gets_no_verdict(tmp_path):
@@ -80,7 +81,8 @@ def test_classic_flags_of_openrlhf_are_those_of_its_newest_release_with_them():
     found = check_text(CLASSIC, {})
     assert (found.version, sentences(found.unknown), found.broken) == ("0.9.10", (), ())
     run = found.run
-    assert (run.algorithm, run.prompts, run.minibatch, run.memory_share, run.offload) == ("grpo", 128, 1024, 0.6, True)
+    assert (run.algorithm, run.prompts, run.minibatch) == ("grpo", 128, 1024)
+    assert (run.placement.memory_share, run.placement.offload) == (0.6, True)
     older = check_text(f"{CLASSIC} --prompt_max_len 512 --generate_max_len 4096 --bf16", {})
     assert (older.version, sentences(older.unknown)) == ("0.8.11", ())
     assert (older.run.prompt_cap, older.run.response_cap) == (512, 4096)
@@ -103,7 +105,7 @@ def test_the_release_of_openrlhf_is_the_newest_that_takes_most_flags(added, rele
 
 def test_older_releases_of_openrlhf_have_their_own_defaults_and_assertions():
     text = CLASSIC.replace("--vllm_gpu_memory_utilization 0.6", "")
-    shares = {release: run_of(text, version=release).memory_share for release in ("0.5.9", "0.6.4", "0.8.11")}
+    shares = {release: run_of(text, version=release).placement.memory_share for release in ("0.5.9", "0.6.4", "0.8.11")}
     assert shares == {"0.5.9": 0.4, "0.6.4": 0.95, "0.8.11": 0.95}
     apart = f"{CLASSIC.replace('--colocate_all_models', '')} --vllm_num_engines 16"
     said = {release: " ".join(run_of(apart, version=release).refused) for release in ("0.5.9", "0.6.4", "0.7.5")}
@@ -117,7 +119,7 @@ def test_train_ppo_without_ray_has_all_models_on_the_gpus_that_start_it():
     text = "deepspeed --num_gpus 4 --module openrlhf.cli.train_ppo --pretrain llama3-8b --zero_stage 2 --bf16 --adam_offload"
     found = check_text(f"{text} --prompt_max_len 1024 --generate_max_len 1024 --micro_train_batch_size 2 --flash_attn", {})
     run = found.run
-    assert (run.algorithm, run.train_gpus, run.engine, run.rollout_gpus, run.critic_gpus) == ("ppo", 4, "hf", 0, 0)
+    assert (run.algorithm, run.train_gpus, run.gpus, run.engine) == ("ppo", 4, 4, "hf")
     assert found.job.critic is not None and not found.fits
     with pytest.raises(InputError, match="does not say its GPUs: say --gpus N"):
         run_of(text.replace("--num_gpus 4 ", ""))
@@ -154,9 +156,13 @@ def test_a_trl_file_has_the_keys_and_defaults_of_its_release():
     assert len(sentences(check_text(old, {"gpus": 8, "version": "1.16.0"}).unknown)) == 2
     assert check_text(old, {"gpus": 7}).version == "0.24.0"  # of those that have both
     found = check_text(old, {"gpus": 7, "version": "0.24.0"})
-    assert (sentences(found.unknown), found.run.rollout_gpus, found.run.algorithm) == ((), 1, "dapo")  # vllm_mode: server
+    assert (sentences(found.unknown), found.run.gpus - found.run.train_gpus, found.run.algorithm) == (
+        (),
+        1,
+        "dapo",
+    )  # vllm_mode: server
     _, older = read_file(old, {"gpus": 7, "version": "0.16.1"})
-    assert (older.algorithm, older.recompute) == ("grpo", NONE)  # beta 0.04, no gradient checkpointing
+    assert (older.algorithm, older.placement.train.recompute) == ("grpo", NONE)  # beta 0.04, no gradient checkpointing
 
 
 def run_of(text: str, **given: object):
@@ -173,7 +179,7 @@ def test_engines_of_verls_experimental_trainers_have_gpus_of_their_own():
     text = text.replace("log_prob_micro_batch_size_per_gpu=32", "log_prob_micro_batch_size_per_gpu=10")
     found = check_text(text.replace("data.train_batch_size=1024", "data.train_batch_size=1008"), {})
     assert (sentences(found.unknown), found.broken) == ((), ())
-    assert (found.run.train_gpus, found.run.rollout_gpus, found.run.staleness) == (12, 4, 1)
+    assert (found.run.train_gpus, found.run.engine_gpus, found.run.placement.staleness) == (12, 4, 1)
     assert not any("starts, read as" in note for note in sentences(found.run.notes))
     many = f"{text} data.train_batch_size=0 async_training.require_batches=4 async_training.trigger_parameter_sync_step=2"
     assert run_of(many).prompts == 24 * 4 * 2
@@ -195,7 +201,8 @@ def test_micro_batches_of_verl_divide_the_samples_of_a_rank():
 def test_the_separate_trainer_of_verl_has_engines_apart():
     """verl/trainer/ppo/v1/trainer_separate_async.py asks for rollout.nnodes, and reads no hybrid_engine."""
     apart = f"{VERL} trainer.v1.trainer_mode=separate_async actor_rollout_ref.rollout.nnodes=1"
-    assert (run_of(apart).rollout_gpus, run_of(apart).staleness) == (8, 1)
+    placement = run_of(apart).placement
+    assert (placement.colocated, placement.engine.gpus, placement.staleness) == (False, 8, 1)
 
 
 def test_no_term_of_kl_means_no_reference_model():
@@ -250,14 +257,12 @@ def test_a_command_of_trl_whose_values_are_in_another_file_is_not_read_without_i
 def test_engines_of_nemo_rl_are_read_from_the_section_of_their_kind():
     text = "defaults: grpo_math_1B.yaml\n" + BASE
     sglang = text.replace("generation: {", "generation: {backend: sglang, sglang_cfg: {tp_size: 2, mem_fraction_static: 0.7}, ")
-    assert (run_of(sglang).engine, run_of(sglang).engine_tp, run_of(sglang).memory_share) == ("sglang", 2, 0.7)
+    run = run_of(sglang)
+    assert (run.engine, run.placement.engine.tp, run.placement.memory_share) == ("sglang", 2, 0.7)
     own = text.replace("generation: {", "generation: {backend: megatron, ")
-    assert (run_of(own).engine, run_of(own).engine_tp, run_of(own).engine_pp, run_of(own).memory_share) == (
-        "megatron",
-        4,
-        4,
-        0.6,
-    )
+    run = run_of(own)
+    engine = run.placement.engine
+    assert (run.engine, engine.tp, engine.pp, run.placement.memory_share) == ("megatron", 4, 4, 0.6)
 
 
 def test_experts_are_split_as_the_release_splits_them():

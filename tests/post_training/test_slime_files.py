@@ -34,11 +34,12 @@ def test_a_script_of_slime_is_read_with_megatrons_arguments_and_sglangs():
         "dapo",
         "sglang",
     )
-    assert (run.nodes, run.gpus_per_node, run.rollout_gpus) == (1, 8, 0)
-    assert (run.tp, run.pp, run.cp, run.ep, run.etp) == (4, 1, 1, 8, 1)
+    assert (run.nodes, run.gpus_per_node, run.placement.colocated) == (1, 8, True)
+    placement, train = run.placement, run.placement.train
+    assert (train.tp, train.pp, train.cp, train.ep, run.etp) == (4, 1, 1, 8, 1)
     assert (run.prompts, run.group, run.minibatch, run.response_cap) == (32, 8, 256, 8192)
-    assert (run.engine_tp, run.memory_share, run.tokens_per_gpu, run.cpu_optimizer) == (8, 0.7, 20480, 1.0)
-    assert run.offload and run.reference_waits and str(run.recompute) == "full:uniform:1"
+    assert (placement.engine.tp, placement.memory_share, placement.tokens_per_gpu, train.offload) == (8, 0.7, 20480, 1.0)
+    assert placement.offload and placement.reference_waits and str(train.recompute) == "full:uniform:1"
     placed = placement_of(run, 1700.0)
     assert (placed.tokens_per_gpu, placed.samples, placed.forward.tokens_per_gpu) == (20480, 0, 20480)
 
@@ -63,21 +64,21 @@ def test_keys_of_slime_are_its_own_megatrons_and_sglangs():
 def test_micro_batches_of_a_number_of_samples_lose_their_padding():
     fixed = SLIME.replace("--use-dynamic-batch-size --max-tokens-per-gpu 20480", "--micro-batch-size 8")
     run = run_of(fixed)
-    assert (run.tokens_per_gpu, run.mbs, run.removes_padding) == (0, 8, True)
+    assert (run.placement.tokens_per_gpu, run.placement.train.mbs, run.removes_padding) == (0, 8, True)
     found = check_text(fixed.replace("response-len 8192", "response-len 32768"), {**GIVEN, "response_length": 16000})
     assert not found.fits and found.verdict.samples == 8 and found.verdict.first < 512
     assert found.filled_words.startswith("--use-dynamic-batch-size --max-tokens-per-gpu ")
-    assert run_of(f"{fixed.rstrip()} {found.filled_words}").tokens_per_gpu == found.filled.placement.tokens_per_gpu
+    assert run_of(f"{fixed.rstrip()} {found.filled_words}").placement.tokens_per_gpu == found.filled.placement.tokens_per_gpu
 
 
 def test_algorithms_and_their_passes():
     grpo = run_of(SLIME.replace("--colocate", "--colocate --use-kl-loss"))
     assert (grpo.algorithm, grpo.no_reference) == ("grpo", False)
     own = run_of(SLIME.replace("--colocate", "--colocate --use-rollout-logprobs --advantage-estimator ppo"))
-    assert (own.algorithm, own.no_policy_pass, own.no_reference, own.critic_gpus) == ("ppo", True, True, 0)
+    assert (own.algorithm, own.no_policy_pass, own.no_reference, own.placement.critic_gpus) == ("ppo", True, True, 0)
     apart = SLIME.replace("--colocate", "--rollout-num-gpus 8").replace("train.py", "train_async.py")
     run = run_of(apart)
-    assert (run.rollout_gpus, run.staleness, run.offload) == (8, 1, False)
+    assert (run.engine_gpus, run.placement.staleness, run.placement.offload) == (8, 1, False)
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,16 @@ def test_a_script_of_swift_rlhf_is_read_with_its_words_and_defaults():
     found = check_text(SWIFT, {})
     run = found.run
     assert found.legal and found.version == "3.12.0" and run.framework == "swift"
-    assert (run.model, run.algorithm, run.train_gpus, run.rollout_gpus) == ("Qwen/Qwen2.5-7B-Instruct", "grpo", 8, 0)
-    assert (run.prompts, run.group, run.minibatch, run.mbs, run.response_cap) == (8, 8, 64, 4, 2048)
-    assert (run.engine_tp, run.memory_share, run.engine_sleeps, run.offload, run.lora_rank) == (2, 0.5, True, True, 0)
+    assert (run.model, run.algorithm, run.train_gpus, run.gpus) == ("Qwen/Qwen2.5-7B-Instruct", "grpo", 8, 8)
+    placement = run.placement
+    assert (run.prompts, run.group, run.minibatch, placement.train.mbs, run.response_cap) == (8, 8, 64, 4, 2048)
+    assert (placement.engine.tp, placement.memory_share, placement.engine_awake, placement.offload, run.lora_rank) == (
+        2,
+        0.5,
+        False,
+        True,
+        0,
+    )
     assert found.verdict.padded and found.priced.placement.train.fsdp == 3
     later = check_text(SWIFT.replace("--train_type", "--tuner_type"), {})
     assert (later.version, later.unknown) == ("4.6.0", ())
@@ -40,7 +47,8 @@ def test_a_script_of_swift_rlhf_is_read_with_its_words_and_defaults():
 
 def test_what_a_script_of_swift_leaves_out_is_as_swift_has_it():
     short = run_of("NPROC_PER_NODE=4 swift rlhf --rlhf_type grpo --model qwen2.5-7b --use_vllm true")
-    assert (short.lora_rank, short.mbs, short.minibatch, short.memory_share, short.response_cap) == (8, 1, 16, 0.9, 512)
+    assert (short.lora_rank, short.minibatch, short.response_cap) == (8, 16, 512)
+    assert (short.placement.train.mbs, short.placement.memory_share) == (1, 0.9)
     assert any("no --deepspeed: every GPU holds all" in one for one in sentences(short.notes))
     two = placement_of(run_of(SWIFT.replace("zero3", "zero2_offload")), 600.0).train
     assert (two.fsdp, two.offload) == (2, 1.0)

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autoconfig.formats.post_training import nemo_rl, openrlhf, slime, swift, trl, verl
+from autoconfig.formats.post_training import nemo_rl, openrlhf, slime, trl, verl
 from autoconfig.formats.post_training.keys import added_keys, key_types, lacking_keys, unknown_keys, version_of
 from autoconfig.formats.post_training.legality import broken, broken_of_model
 from autoconfig.formats.post_training.recognise import WANTED, Recognised, recognise
-from autoconfig.formats.post_training.run import (
-    PLACEHOLDER,
-    RlRun,
-    job_of,
-    map_of_framework,
-    named_by,
-    placement_of,
-    said_agents,
-    said_lengths,
-)
+from autoconfig.formats.post_training.run import RlRun, job_of, map_of_framework, named_by, placement_of
 from autoconfig.formats.post_training.verdict import (
     MicroBatchVerdict,
     chance_over_means,
@@ -31,6 +22,7 @@ from autoconfig.formats.post_training.verdict import (
     verdict,
     with_fewer,
 )
+from autoconfig.formats.post_training.words import PLACEHOLDER, said_agents, said_lengths
 from autoconfig.formats.writers.trl import LAUNCH
 from autoconfig.maps.tree import NotKnown, Section, load_yaml
 from autoconfig.megatron.check_input import read_settings
@@ -160,9 +152,8 @@ def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -
 def _read(text: str, request: RlFileRequest, folder: Path | None) -> tuple[Recognised, RlRun]:
     document = _with_settings(text, request, folder)
     notes = _name_the_model(document, request)
-    run = READERS[document.framework](document, request)
-    run.prompt_mean, run.response_mean = said_lengths(text)
-    run.agents = said_agents(text)
+    run = READERS[document.framework](document, request.gpus, request.version)
+    run.means, run.agents = said_lengths(text), said_agents(text)
     run.notes += [*notes, *document.notes, *_gpus_of(document.framework, run, request.gpus)]
     return document, run
 
@@ -193,21 +184,13 @@ def _name_the_model(document: Recognised, request: RlFileRequest) -> list[Remark
     return remarks
 
 
-def _openrlhf(document: Recognised, request: RlFileRequest) -> RlRun:
-    """Return the run of train_ppo_ray, or of train_ppo, which does not say its GPUs."""
-    gpus = request.gpus or document.gpus if document.config_name == "train_ppo" else None
-    if gpus is None and document.config_name == "train_ppo":
-        raise InputError("openrlhf.cli.train_ppo does not say its GPUs: say --gpus N")
-    return openrlhf.read(document.section, request.version, gpus)
-
-
-READERS: dict[str, Callable[[Recognised, RlFileRequest], RlRun]] = {
-    "verl": lambda document, request: verl.read(document.section, document.config_name, request.version),
-    "nemo-rl": lambda document, request: nemo_rl.read(document.section),
-    "openrlhf": _openrlhf,
-    "slime": lambda document, request: slime.read(document.section, ahead=document.config_name == "train_async"),
-    "swift": lambda document, request: swift.read(document.section, request.gpus or document.gpus),
-    "trl": lambda document, request: trl.read(document.section, request.gpus, request.version),
+READERS = {
+    "verl": verl.read,
+    "nemo-rl": nemo_rl.read,
+    "openrlhf": openrlhf.read,
+    "slime": slime.read,
+    "swift": trl.read_swift,
+    "trl": trl.read,
 }
 
 
@@ -224,10 +207,10 @@ def _several_turns(run: RlRun, request: RlFileRequest) -> None:
 
 def _gpus_of(framework: str, run: RlRun, gpus: int | None) -> list[Remark]:
     """Return a note where the GPUs of the question are not those that the file names, which count; of TRL's none does."""
-    own = run.train_gpus + run.rollout_gpus + run.critic_gpus
-    if framework in ("trl", "swift") or gpus in (None, own):
+    if framework in ("trl", "swift") or gpus in (None, run.gpus):
         return []
-    return [Remark("gpus", own, f"as the file says: {gpus:,} is for files that say none (change the file)", Effect.EVERYTHING)]
+    why = f"as the file says: {gpus:,} is for files that say none (change the file)"
+    return [Remark("gpus", run.gpus, why, Effect.EVERYTHING)]
 
 
 def _by_its_end(text: str) -> str | None:

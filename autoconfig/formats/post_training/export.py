@@ -6,22 +6,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autoconfig.formats.post_training import nemo_rl, openrlhf, trl, verl
-from autoconfig.formats.post_training.run import lengths_line, run_of
+from autoconfig.formats.post_training.run import map_of_framework
+from autoconfig.formats.post_training.words import lengths_lines, model_line, words_of
 from autoconfig.formats.writers.trl import LAUNCH
-from autoconfig.planning.export_files import MARK, WrittenExport, check_folder, write_export
+from autoconfig.maps.read import holds
+from autoconfig.planning.export_files import WrittenExport, check_folder, filled_template, remark, write_export
 from autoconfig.post_training.frameworks import load_algorithm, load_framework
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.price import PricedPlacement
 from autoconfig.specs.errors import UnsupportedError, option
 
-WRITERS = {
-    "verl": (verl.write, verl.VERSION, verl.WRITTEN),
-    "nemo-rl": (nemo_rl.write, nemo_rl.VERSION, nemo_rl.WRITTEN),
-    "openrlhf": (openrlhf.write, openrlhf.VERSION, openrlhf.WRITTEN),
-    "trl": (trl.write, trl.VERSION, trl.WRITTEN),
+VALUES = {"verl": verl.values, "nemo-rl": nemo_rl.values, "openrlhf": openrlhf.values, "trl": trl.values}
+"""Framework -> what of its files is its own."""
+TEMPLATES = {
+    "verl": {"run_verl.sh": "rl.verl.sh"},
+    "nemo-rl": {"grpo.yaml": "rl.nemo-rl.yaml"},
+    "openrlhf": {"run_openrlhf.sh": "rl.openrlhf.sh"},
+    "trl": {"grpo.yaml": "rl.trl.yaml", LAUNCH: "rl.accelerate.yaml"},
 }
-"""Framework -> (writer, the release that it writes for, the algorithms that it has words for)."""
-FILES = ("run_verl.sh", "grpo.yaml", "run_openrlhf.sh", "accelerate.yaml")
+"""Framework -> file -> its template."""
+FILES = tuple(dict.fromkeys(file for files in TEMPLATES.values() for file in files))
 
 
 def check_export(framework: str, algorithm: str, folder: Path, *, force: bool = False) -> None:
@@ -35,10 +39,10 @@ def check_export(framework: str, algorithm: str, folder: Path, *, force: bool = 
 def not_written(framework: str, algorithm: str) -> str:
     """Say why no file is written of this algorithm with this framework, and of what one is; empty where one is."""
     name, wanted = load_framework(framework).name, load_algorithm(algorithm).name
-    able = [other for other, (_, _, written) in WRITERS.items() if wanted in written]
-    if name not in WRITERS:
-        return f"there are no files of {framework[:40]}; use {option('framework')} {' or '.join(able or WRITERS)}"
-    _, version, written = WRITERS[name]
+    able = [other for other in VALUES if wanted in map_of_framework(other).more["written"]]
+    if name not in VALUES:
+        return f"there are no files of {framework[:40]}; use {option('framework')} {' or '.join(able or VALUES)}"
+    version, written = (map_of_framework(name).more[key] for key in ("version", "written"))
     if wanted in written:
         return ""
     others = f", or {option('framework')} {' or '.join(able)}" if able else ""
@@ -48,17 +52,27 @@ def not_written(framework: str, algorithm: str) -> str:
 def export_texts(job: PostTrainingJob, placement: Placement) -> dict[str, str]:
     """Return the text by file name, for the version of the framework that each names. Raises UnsupportedError for what it
     cannot say."""
-    if job.framework.name not in WRITERS:
-        raise UnsupportedError(f"no export for {job.framework.name}: use {', '.join(WRITERS)}")
-    if job.agents.turns > 1 and job.framework.name != "verl":
+    name = job.framework.name
+    if reason := not_written(name, job.algorithm.name):
+        raise UnsupportedError(reason)
+    if job.agents.turns > 1 and name != "verl":
         raise UnsupportedError(
-            f"no file of {job.framework.name} is written for samples of {job.agents.turns:,} turns: use {option('framework')} "
-            f"verl, or leave {option('export')} out"
+            f"no file of {name} is written for samples of {job.agents.turns:,} turns: use {option('framework')} verl, or leave "
+            f"{option('export')} out"
         )
-    write, version, _ = WRITERS[job.framework.name]
-    head = f"{MARK}\n{lengths_line(job)}"
-    texts = write(run_of(job, placement, version))
-    return {name: text if name == LAUNCH else text.replace(MARK, head, 1) for name, text in texts.items()}
+    table, words = map_of_framework(name).more, words_of(job, placement)
+    if refused := next((rule["says"] for rule in table["unwritten"] if holds(rule["when"], words)), None):
+        raise UnsupportedError(refused)
+    values = {
+        "LENGTHS": lengths_lines(job),
+        "NAME": remark(job.policy.name),
+        "ALGORITHM": job.algorithm.name,
+        "VERSION": table["version"],
+        "GPUS": placement.gpus,
+        "MODEL": model_line(job),
+        **VALUES[name](job, placement, words),
+    }
+    return {file: filled_template(template, **values) for file, template in TEMPLATES[name].items()}
 
 
 def export_first(

@@ -22,11 +22,11 @@ ENGINES = ("vllm", "sglang", "trtllm", "hf", "megatron")
 
 def broken(run: RlRun) -> list[str]:
     """Return what cannot run, before any model is looked at: each with what was given and what is allowed."""
-    wrong = [*run.refused, *_broken_engines(run)]
-    ranks = run.tp * run.pp * run.cp
+    wrong, plan = [*run.refused, *_broken_engines(run)], run.placement.train
+    ranks = plan.tp * plan.pp * plan.cp
     if run.train_gpus % ranks:
         wrong.append(f"tp x pp x cp is {ranks}, which does not divide {run.train_gpus} GPUs of training")
-    wrong += _uneven_updates(run, run.prompts * run.group, 0 if run.train_gpus % ranks else run.train_gpus // ranks)
+    wrong += _uneven_updates(run, run.prompts * run.group, 0 if run.train_gpus % ranks else plan.dp)
     if run.group < 2 and run.compares:
         wrong.append(f"{run.algorithm} compares responses of one prompt, and there is {run.group}: use a group of 2 or more")
     return wrong
@@ -34,16 +34,17 @@ def broken(run: RlRun) -> list[str]:
 
 def _broken_engines(run: RlRun) -> list[str]:
     """Return what of engines and their GPUs cannot be."""
-    wrong, size, gpus = [], run.engine_tp * run.engine_pp * run.engine_dp, run.engine_gpus
-    if not 0.0 < run.memory_share < 1.0:
-        wrong.append(f"the engine's share of memory is {run.memory_share:g}: use a share above 0 and below 1")
+    wrong, engine, gpus, share = [], run.placement.engine, run.engine_gpus, run.placement.memory_share
+    size = engine.tp * engine.pp * run.engine_dp
+    if not 0.0 < share < 1.0:
+        wrong.append(f"the engine's share of memory is {share:g}: use a share above 0 and below 1")
     if run.engine not in ENGINES:
         wrong.append(f"the engine {run.engine[:40]!r} does not exist: use {', '.join(ENGINES[:3])}")
     if gpus % size:
         wrong.append(f"an engine takes {size} GPUs, and {gpus} do not hold whole ones: use a divisor of them")
-    elif run.engine_dp > 1 and run.gpus_per_node % run.engine_tp:
-        wrong.append(f"engines of {run.engine_dp} data-parallel ranks: tp {run.engine_tp} does not divide a node's GPUs")
-    elif run.engines and run.engines * size != gpus:
+    elif run.engine_dp > 1 and run.gpus_per_node % engine.tp:
+        wrong.append(f"engines of {run.engine_dp} data-parallel ranks: tp {engine.tp} does not divide a node's GPUs")
+    elif run.engines is not None and run.engines * size != gpus:
         wrong.append(f"{run.engines} engines of {size} GPUs take {run.engines * size}, and generation has {gpus}")
     return wrong
 
@@ -57,26 +58,25 @@ def _uneven_updates(run: RlRun, samples: int, dp: int) -> list[str]:
         return [f"the mini-batch of {run.minibatch:,} samples does not divide the {samples:,} samples of a step"]
     if dp and run.minibatch % dp:
         return [f"the mini-batch of {run.minibatch:,} samples does not divide over {dp} data-parallel ranks"]
-    return _uneven_micro_batches(run, dp) if dp and run.framework in ASSERTING else []
+    return _uneven_micro_batches(run, samples, dp) if dp and run.framework in ASSERTING else []
 
 
-def _uneven_micro_batches(run: RlRun, dp: int) -> list[str]:
+def _uneven_micro_batches(run: RlRun, samples: int, dp: int) -> list[str]:
     """Return micro-batches that do not divide what each of `dp` ranks has, or hold no longest sample: of training and of
     passes."""
-    wrong, longest, seen = [], run.prompt_cap + run.response_cap, set()
-    training = PassBatch(tokens_per_gpu=run.tokens_per_gpu, mbs=0 if run.tokens_per_gpu else run.mbs)
-    batches = [("", training, run.minibatch // dp, "mini-batch")]
-    policy = None if run.no_policy_pass else run.forward
-    for name, batch in (("log-probabilities: ", policy), ("the reference: ", run.reference_forward)):
-        batches += [(name, batch, run.prompts * run.group // dp, "step")] if batch else []
-    for name, batch, each, of in batches:
-        if batch in seen:
-            continue
-        seen.add(batch)
-        if 0 < batch.tokens_per_gpu * run.cp < longest:
+    wrong, longest, placement, cp = [], run.prompt_cap + run.response_cap, run.placement, run.placement.train.cp
+    tokens = placement.tokens_per_gpu
+    training = PassBatch(tokens_per_gpu=tokens) if tokens else PassBatch(mbs=placement.train.mbs)
+    batches = {training: ("", run.minibatch // dp, "mini-batch")}
+    passes = {"log-probabilities: ": None if run.no_policy_pass else placement.forward}
+    for name, batch in {**passes, "the reference: ": placement.reference_forward}.items():
+        if batch is not None:
+            batches.setdefault(batch, (name, samples // dp, "step"))
+    for batch, (name, each, of) in batches.items():
+        if 0 < batch.tokens_per_gpu * cp < longest:
             wrong.append(
-                f"{name}a packed micro-batch holds {batch.tokens_per_gpu * run.cp:,} tokens, and the longest sample takes "
-                f"{longest:,}: use {-(-longest // run.cp):,} or more on a GPU"
+                f"{name}a packed micro-batch holds {batch.tokens_per_gpu * cp:,} tokens, and the longest sample takes "
+                f"{longest:,}: use {-(-longest // cp):,} or more on a GPU"
             )
         elif not batch.tokens_per_gpu and batch.mbs and each % batch.mbs:
             count = f"{batch.mbs} samples do not divide the {each:,} of a rank's {of}"

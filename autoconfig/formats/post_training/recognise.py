@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autoconfig.formats.options import options_of, overrides_of, processes, read_command
-from autoconfig.formats.post_training import slime
 from autoconfig.formats.post_training.inherit import whole_values
 from autoconfig.formats.readers.hugging_face.preferences import algorithm_of, plans
 from autoconfig.maps.tree import Section, Tree, load_yaml
@@ -100,8 +99,8 @@ def _openrlhf(text: str, settings: Tree) -> Recognised:
 def _slime(text: str, settings: Tree) -> Recognised:
     decisive = frozenset({"--hf-checkpoint", "--rollout-batch-size", "--actor-num-nodes", "--rollout-num-gpus"})
     script = read_command(text, settings, "slime", decisive, OPTION)
-    argv = [word for word in script.argv if not slime.ELSEWHERE.match(text_of(word))]
-    sourced = (note(slime.OF_ANOTHER_FILE, Effect.EVERYTHING),) if len(argv) < len(script.argv) else ()
+    argv = [word for word in script.argv if not ELSEWHERE.match(text_of(word))]
+    sourced = (note(OF_ANOTHER_FILE, Effect.EVERYTHING),) if len(argv) < len(script.argv) else ()
     ahead = "train_async" if "train_async" in " ".join((*script.before, script.program)) else ""
     return Recognised(framework="slime", section=Section(_known(options_of(argv)), text), config_name=ahead, notes=sourced)
 
@@ -184,6 +183,9 @@ CONFIGURATIONS = (
 PROGRAMS = ("main_ppo", "main_dapo", "fully_async_main")
 """Trainers of verl's repository that run a step as verl.trainer.main_ppo does."""
 
+ELSEWHERE = re.compile(r"\$\{?\w*ARGS\b")
+"""Words that stand for arguments of another file: `${MODEL_ARGS[@]}` of scripts/models of slime."""
+OF_ANOTHER_FILE = "arguments of a file that the script sources ($MODEL_ARGS) are not read: the model is that of --hf-checkpoint"
 OF_TRL = {"num_generations", "use_vllm", "vllm_mode", "max_completion_length", "generation_batch_size", "reward_funcs"}
 OPTION = r"--[A-Za-z][\w-]*"
 VERL_WORD = r"[+~]{0,2}[A-Za-z_][\w.-]*|--config-(?:name|path)"

@@ -1,67 +1,110 @@
-"""TRL: `trl grpo --config grpo.yaml` with an accelerate file for DeepSpeed ZeRO-3."""
+"""TRL: `trl grpo --config grpo.yaml` with an accelerate file for DeepSpeed ZeRO-3; and ms-swift: `swift rlhf --rlhf_type grpo`,
+whose trainer is TRL's with words and defaults of its own.
+
+ms-swift pads the samples of a micro-batch, or none with --padding_free (3.12.0 swift/trainers/rlhf_trainer/grpo_trainer.py,
+4.6.0 swift/rlhf_trainers/grpo_trainer.py: split_by_mini_batches, then the template's data_collator).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 from autoconfig.formats.post_training.keys import likeliest_version, versions
-from autoconfig.formats.post_training.run import ASKED, PLACEHOLDER, RlRun, fields_of_run, run_of_fields
-from autoconfig.maps.read import read_fields
-from autoconfig.maps.table import load_map
+from autoconfig.formats.post_training.recognise import Recognised
+from autoconfig.formats.post_training.run import RlRun, map_of_framework, run_of_fields
+from autoconfig.formats.post_training.words import yaml_lines
+from autoconfig.maps.read import Reading, read_fields
 from autoconfig.maps.tree import Section
-from autoconfig.maps.write import written, yaml_text
-from autoconfig.planning.export_files import MARK, remark
-from autoconfig.post_training.job import LEAST_PROMPT
-from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.post_training.job import LEAST_PROMPT, Placement, PostTrainingJob
+from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.remarks import Effect, Remark, note
 
-VERSION = "1.16.0"
-WRITTEN = ("grpo", "dapo")
+LEAST_BATCH = 16
+"""Samples of an optimizer step that accumulation reaches where ms-swift is not given it (swift/trainers/arguments.py)."""
 
 
-def read(section: Section, gpus: int | None, release: str | None = None) -> RlRun:
+def read(document: Recognised, gpus: int | None, release: str | None) -> RlRun:
     """Return the run on `gpus` GPUs, which a TRL file does not name; what it leaves out as in the release, else in the
     newest that takes most of its keys. Raises InputError."""
-    version = release or likeliest_version("trl", section.flat, versions("trl"))
-    run = _run(section, gpus, version)
-    if not release and version != VERSION:
+    flat, newest = document.section.flat, versions("trl")[-1]
+    version = release or likeliest_version("trl", flat, versions("trl"))
+    older = map_of_framework("trl").more["older"].get(version, {})
+    flat.update({key: value for key, value in older.items() if flat.get(key) is None})
+    if gpus is None:
+        raise InputError("a TRL configuration does not say its GPUs: say --gpus N")
+    reading = _grpo(document.section, gpus)
+    reading.fields["version"] = version
+    run = run_of_fields("trl", reading)
+    if not release and version != newest:
         run.notes.append(Remark("version", version, "the newest release that takes most of its keys", Effect.EVERYTHING))
-    if run.rollout_gpus:
-        own = f"{run.engine_tp} {'GPU' if run.engine_tp == 1 else 'GPUs'} of its own, beside the {gpus} that train"
-        run.notes.append(note(f"vllm_mode server: the server, which another command starts, is taken to have {own}"))
+    run.notes += _server_remarks(run)
     return run
 
 
-def _run(section: Section, gpus: int | None, version: str) -> RlRun:
-    """Return the run of a file of this release."""
-    table = load_map("rl_trl")
-    older = table.more["older"].get(version, {})
-    section.flat.update({key: value for key, value in older.items() if section.flat.get(key) is None})
+def read_swift(document: Recognised, gpus: int | None, release: str | None) -> RlRun:
+    """Return the run on `gpus` GPUs. Raises InputError, and UnsupportedError for other kinds of training than GRPO."""
+    section, gpus, table = document.section, gpus or document.gpus, map_of_framework("swift")
+    kind = section.word("rlhf_type") or "dpo"
+    if kind != "grpo":
+        plan = f": `autoconfig rl --algorithm {kind}` plans that" if kind in ("dpo", "rm", "ppo", "kto") else ""
+        raise UnsupportedError(f"--rlhf_type {kind[:20]} is not read, grpo is{plan}")
     if gpus is None:
-        raise InputError("a TRL configuration does not say its GPUs: say --gpus N")
-    plan = read_fields(table, section).fields
+        raise InputError(f"the script does not set NPROC_PER_NODE: say {option('gpus')} N")
+    version = likeliest_version("swift", section.flat, versions("swift"))
+    section.rename(table.more["words"])
+    section.flat |= {key: value for key, value in table.more["defaults"].items() if section.flat.get(key) is None}
+    if section.flat.get("gradient_accumulation_steps") is None:
+        each = section.count("per_device_train_batch_size") or 1
+        section.flat["gradient_accumulation_steps"] = max(1, ceil(LEAST_BATCH / each / gpus))
+    own = read_fields(table, section).fields
+    section.flat |= {"use_peft": own["tuner"] == "lora", "vllm_enable_sleep_mode": own["sleep"] > 0}
+    reading = _grpo(section, gpus)
+    name = own["deepspeed"].rpartition("/")[2].lower()  # `zero2`, `zero3` and the same with `_offload`, or a file elsewhere
+    reading.fields |= {
+        "version": version,
+        "pads_to": "micro-batch",
+        "removes_padding": own["unpadded"],
+        "offload": own["optimizer_waits"] and own["model_waits"],
+        "sharding": 3 if "zero3" in name else 2,
+        "optimizer_on_cpu": "offload" in name,
+    }
+    run = run_of_fields("swift", reading)
+    run.notes += _server_remarks(run)
+    if "zero2" not in name and "zero3" not in name:
+        what = f"--deepspeed {own['deepspeed'][:60]}" if name else "no --deepspeed: every GPU holds all"
+        run.notes.append(note(f"{what}, priced as ZeRO-2, which needs less memory", Effect.MORE_MEMORY))
+    return run
+
+
+def _server_remarks(run: RlRun) -> list[Remark]:
+    """Return the note on engines of a server, whose GPUs no file says."""
+    tp = run.placement.engine.tp
+    own = f"{tp} {'GPU' if tp == 1 else 'GPUs'} of its own, beside the {run.train_gpus} that train"
+    why = f"vllm_mode server: the server, which another command starts, is taken to have {own}"
+    return [] if run.placement.colocated else [note(why)]
+
+
+def _grpo(section: Section, gpus: int) -> Reading:
+    """Return what GRPOTrainer's words say on so many GPUs. Raises InputError."""
+    reading = read_fields(map_of_framework("trl"), section)
+    plan = reading.fields
     batch, whole, response = _generation_batch(plan, gpus), plan["longest"], plan["response_cap"]
-    node = 8 if gpus % 8 == 0 else gpus
-    return run_of_fields(
-        plan,
-        "trl",
-        "model_name_or_path",
-        version=version,
-        back_end="fsdp",
-        algorithm="grpo" if plan["beta"] else "dapo",
-        algorithm_word="grpo",
-        nodes=gpus // node,
-        gpus_per_node=node,
-        rollout_gpus=plan["engine_tp"] if plan["vllm"] and plan["mode"] == "server" else 0,
-        prompts=max(1, batch // plan["group"]),
-        minibatch=min(plan["mbs"] * gpus * plan["accumulation"], batch),
-        prompt_cap=plan.get("prompt_cap") or (whole - response if whole > response else LEAST_PROMPT),
-        offload=False,
-        engine="vllm" if plan["vllm"] else "hf",
-        engine_tp=plan["engine_tp"] if plan["vllm"] else 1,
-        compares=True,
-    )
+    node, vllm = 8 if gpus % 8 == 0 else gpus, plan["vllm"]
+    tp = plan["engine_tp"] if vllm else 1
+    plan |= {
+        "nodes": gpus // node,
+        "gpus_per_node": node,
+        "rollout_gpus": tp if vllm and plan["mode"] == "server" else 0,
+        "prompts": max(1, batch // plan["group"]),
+        "minibatch": min(plan["mbs"] * gpus * plan["accumulation"], batch),
+        "offload": False,
+        "engine": "vllm" if vllm else "hf",
+        "engine_tp": tp,
+    }
+    plan.setdefault("prompt_cap", whole - response if whole > response else LEAST_PROMPT)
+    return reading
 
 
 def _generation_batch(plan: Mapping[str, Any], gpus: int) -> int:
@@ -77,72 +120,20 @@ def _generation_batch(plan: Mapping[str, Any], gpus: int) -> int:
     return int(batch)
 
 
-def write(run: RlRun) -> dict[str, str]:
-    """Write grpo.yaml and accelerate.yaml. Raises UnsupportedError for what TRL has no keys for."""
-    gpus, each = run.train_gpus, run.mbs
-    if run.algorithm not in WRITTEN:
-        raise UnsupportedError(f"trl grpo is no {run.algorithm}: use grpo or dapo")
-    if run.back_end != "fsdp" or run.tp * run.pp * run.cp > 1:
-        raise UnsupportedError("TRL trains with ZeRO-3 over all GPUs: no tensor, pipeline or context parallelism")
-    if run.rollout_gpus or run.staleness:
-        raise UnsupportedError("a step of TRL's GRPOTrainer is synchronous, with engines on the GPUs of training")
-    if run.tokens_per_gpu:
-        raise UnsupportedError("TRL's GRPOTrainer pads the samples of a device batch: it packs none")
-    if run.minibatch % (gpus * each):
-        raise UnsupportedError(f"{run.minibatch:,} samples do not divide over {gpus} GPUs of {each} samples each")
-    head = [
-        MARK,
-        f"# {remark(run.model)}, {run.algorithm} with TRL {VERSION} on {gpus} GPUs; add dataset_name and reward_funcs.",
-        "# trl grpo --config grpo.yaml --accelerate_config accelerate.yaml",
-    ]
-    return {"grpo.yaml": "\n".join([*head, _yaml(run)]), "accelerate.yaml": _accelerate(run)}
-
-
-def _yaml(run: RlRun) -> str:
-    """Return the settings, with a remark behind the model that is asked for and behind the numbers of weights."""
-    dtype = "bfloat16" if run.lora_rank else "float32"
-    fields = {
-        **fields_of_run(run),
-        "memory_share": run.memory_share,
-        "model": run.checkpoint or PLACEHOLDER,
-        "dtype": dtype,
-        "accumulation": run.minibatch // (run.train_gpus * run.mbs),
-        "batch": run.prompts * run.group,
-        "beta": 0.04 if run.algorithm == "grpo" else 0.0,
+def values(job: PostTrainingJob, placement: Placement, words: dict[str, Any]) -> dict[str, Any]:
+    """Return what grpo.yaml and accelerate.yaml say beside what all files say. Raises UnsupportedError."""
+    gpus, each = placement.train.world_size, placement.train.mbs
+    if job.minibatch % (gpus * each):
+        raise UnsupportedError(f"{job.minibatch:,} samples do not divide over {gpus} GPUs of {each} samples each")
+    words |= {
+        "memory_share": placement.memory_share,
+        "dtype": "bfloat16" if job.lora_rank else "float32",
+        "accumulation": job.minibatch // (gpus * each),
+        "batch": job.samples,
+        "kl": 0.04 if job.algorithm.name == "grpo" else 0.0,
         "vllm": True,
         "mode": "colocate",
-        "engine_sleeps": True,
-        "peft": run.lora_rank > 0,
+        "peft": job.lora_rank > 0,
     }
-    text = yaml_text(written(load_map("rl_trl"), fields))
-    remarks = {
-        f"model_name_or_path: {PLACEHOLDER}": f"give {ASKED}",
-        f"dtype: {dtype}": "of the weights; trained ones are fp32, products bf16",
-    }
-    for line, why in remarks.items():
-        text = text.replace(f"{line}\n", f"{line}  # {why}\n")
-    return text
-
-
-def _accelerate(run: RlRun) -> str:
-    """Return accelerate's file, which starts the processes with DeepSpeed ZeRO-3."""
-    lines = [
-        MARK,
-        "compute_environment: LOCAL_MACHINE",
-        "distributed_type: DEEPSPEED",
-        "deepspeed_config:",
-        "  zero_stage: 3",
-        "  zero3_init_flag: true",
-        "mixed_precision: bf16",
-        f"num_machines: {run.nodes}",
-        f"num_processes: {run.train_gpus}",
-    ]
-    if run.nodes > 1:
-        lines += [
-            "main_process_ip: FIRST_NODE  # the address of the first node, the same in every node's file",
-            "main_process_port: 29500",
-            f"machine_rank: 0  # of this node, 0 to {run.nodes - 1}",
-            "rdzv_backend: static",
-            "same_network: true",
-        ]
-    return "\n".join(lines) + "\n"
+    of_weights = {f"dtype: {words['dtype']}": "of the weights; trained ones are fp32, products bf16"}
+    return {"VALUES": yaml_lines("trl", words, of_weights), "NODES": words["nodes"], "LAST_RANK": words["nodes"] - 1}
