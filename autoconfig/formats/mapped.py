@@ -30,6 +30,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.remarks import Remark
 from autoconfig.specs.scenario import Numerics, Scenario
+from autoconfig.specs.software.optimizers import is_adam, other_state
 from autoconfig.specs.software.software import StackOptions
 from autoconfig.training.space import Constraints
 
@@ -98,6 +99,9 @@ class MappedFormat:
         reading = read_fields(self.table, section, {**known, **own})
         reading.assumed = assumed = [*assumed, *more, *reading.assumed]
         self.hooks.complete(reading, document)
+        name = reading.fields.get("optimizer_name", "")
+        if name and "optimizer" not in reading.fields and not is_adam(name):
+            reading.not_modelled.append(other_state(self.table.entry("optimizer_name").keys[0], name))
         run = TrainerRun(
             model=model,
             table=self.table,

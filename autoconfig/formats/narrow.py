@@ -215,21 +215,20 @@ def search_format(
     weights. Raises InputError."""
     if not _is_ordinary(given, form):
         return search_sayable(given, form, progress, whole=whole)
-    answer, lines, refused = None, list[str](), None
+    answer, lines = None, list[str]()
+    fits = [(way, other) for way in WAYS if (other := _tried(way, given, form)) is not None]
     try:
         answer, lines = search_sayable(given, form, progress, whole=whole)
-    except InputError as error:
-        refused = error
-    fits = [(way, other) for way in WAYS if (other := _tried(way, given, form)) is not None and other.plans]
-    if refused is not None and not fits:
-        raise refused
+    except InputError:
+        if not fits:
+            raise
     if answer is not None and (answer.plans or not fits):
         return answer, lines + [f"other ways to train all weights: {way.line(other)}" for way, other in fits]
     best = _best(fits)
-    miss = None if answer is None else answer.ranking.closest
-    excess = "" if miss is None else f" ({miss.excess_bytes / GIB:,.1f} GiB too much)"
+    why = "does not fit with fp32 copies of the weights"
+    if answer is not None and (miss := answer.ranking.closest) is not None:
+        why += f" ({miss.excess_bytes / GIB:,.1f} GiB too much)"
     answer, lines = search_sayable(best.asked(given), form, progress, whole=whole)
-    why = f"does not fit with fp32 copies of the weights{excess}"
     lines.append(f"{why}: answered is {best.name} ({best.options}), {best.costs}")
     return answer, lines + [f"another way: {way.line(other)}" for way, other in fits if way is not best]
 
@@ -250,10 +249,11 @@ def _is_ordinary(given: Mapping[str, Any], form: str) -> bool:
 
 
 def _tried(way: Way, given: Mapping[str, Any], form: str) -> SearchAnswer | None:
-    """Return the answer for a way; None where the format, the GPU or the model has it not."""
+    """Return the answer for a way; None where the format, the GPU or the model has it not, or nothing fits."""
     if "fix" in way.asks and form != "trl" and WRITERS[form].software != ZERO:
         return None
     try:
-        return search_sayable({**way.asked(given), "top": 1}, form)[0]
+        answer = search_sayable({**way.asked(given), "top": 1}, form)[0]
     except InputError:
         return None
+    return answer if answer.plans else None

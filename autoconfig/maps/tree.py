@@ -31,6 +31,7 @@ _OPERATIONS: dict[str, Callable[[int, int], int]] = {
 MAX_REFERENCES = 5
 """References to references."""
 _INTERPOLATED = re.compile(r"\$\{([^${}]{0,200})\}")
+_OPEN = re.compile(r"^\$\w+$|\$\{[^${}]{0,200}\}")
 _DEFAULTED = re.compile(r"(?:oc\.env:)?([A-Za-z_]\w*)\s*[:,]-?(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{?(?:oc\.env:)?([A-Za-z_]\w*)\}?")
 Tree = Mapping[str, Any]
@@ -202,26 +203,29 @@ class Section:
             raise InputError(f"{path} is not known: {value.reason}")
         if not isinstance(value, str):
             return value
-        computed = _COMPUTED.fullmatch(value.strip())
-        if computed and depth < MAX_REFERENCES:
+        text, further = value.strip(), depth < MAX_REFERENCES
+        if further and (computed := _COMPUTED.fullmatch(text)):
             return self._computed(path, computed, depth)
-        variable = _VARIABLE.fullmatch(value.strip())
+        variable = _VARIABLE.fullmatch(text)
         if variable and variable[1] in self.settings:
             return load_yaml(self.settings[variable[1]])
-        whole = _INTERPOLATED.fullmatch(value.strip())
-        if whole and depth < MAX_REFERENCES:
-            inner = whole[1].strip()
-            beside = f"{path.rpartition('.')[0]}{inner}".lstrip(".")
-            for other in [beside] if inner.startswith(".") else [inner, inner.removeprefix(f"{self.prefix}.")]:
-                if other in self.flat:
-                    return self._known(other, self.flat[other], depth + 1)
-            if default := _DEFAULTED.fullmatch(inner):
+        whole = _INTERPOLATED.fullmatch(text)
+        if further and whole:
+            if (other := self._referred(path, whole[1].strip())) is not None:
+                return self._known(other, self.flat[other], depth + 1)
+            if default := _DEFAULTED.fullmatch(whole[1].strip()):
                 return load_yaml(self.settings.get(default[1], default[2]))
-        value = _INTERPOLATED.sub(self._default, value)
-        if whole or _INTERPOLATED.search(value) or value.strip() in self.open_words or re.fullmatch(r"\$\w+", value.strip()):
+        text = _INTERPOLATED.sub(self._default, value)
+        if whole or text.strip() in self.open_words or _OPEN.search(text.strip()):
             name = variable[1] if variable else path.lstrip("-")
-            raise InputError(f"{self.place(path)} is {value.strip()[:60]!r}, which is not known: say --set {name}=VALUE")
-        return value
+            raise InputError(f"{self.place(path)} is {text.strip()[:60]!r}, which is not known: say --set {name}=VALUE")
+        return text
+
+    def _referred(self, path: str, name: str) -> str | None:
+        """The path that a reference names: beside its own where it begins with a dot, else from the top."""
+        beside = f"{path.rpartition('.')[0]}{name}".lstrip(".")
+        paths = [beside] if name.startswith(".") else [name, name.removeprefix(f"{self.prefix}.")]
+        return next((one for one in paths if one in self.flat), None)
 
     def _default(self, match: re.Match[str]) -> str:
         """`${NAME:default}` inside a longer text: what the caller says NAME is, else the default."""

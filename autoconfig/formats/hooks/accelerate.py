@@ -23,10 +23,9 @@ from autoconfig.specs.software.software import StackOptions
 from autoconfig.training.space import Constraints
 
 _KINDS = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "multi_gpu": "MULTI_GPU"}
-_OF_DEEPSPEED = frozenset(
-    {"zero_stage", "offload_optimizer_device", "offload_param_device", "deepspeed_config_file", "zero3_init_flag"}
-)
-"""Options of `accelerate launch`."""
+_OF_ZERO = ("zero_stage", "offload_optimizer_device", "offload_param_device", "deepspeed_config_file", "zero3_init_flag")
+_PARTS = {"fsdp_": "fsdp_config", "parallelism_config_": "parallelism_config", **dict.fromkeys(_OF_ZERO, "deepspeed_config")}
+"""Beginnings of options of `accelerate launch` -> the section of its file in which they stand."""
 Beside = Callable[[str], Document | None]
 """Files that lie with one, by their names."""
 
@@ -128,10 +127,8 @@ def from_launcher(words: Sequence[str], document: Document) -> Document | None:
         if beside is None:
             return None
         values = dict(beside.values) if isinstance(beside.values, dict) else {}
-    parts = {"fsdp_": "fsdp_config", "parallelism_config_": "parallelism_config"}
     for name, value in options.items():
-        part = next((part for prefix, part in parts.items() if name.startswith(prefix)), "")
-        part = "deepspeed_config" if name in _OF_DEEPSPEED else part
+        part = next((part for start, part in _PARTS.items() if name.startswith(start)), "")
         if name in _KINDS:
             values["distributed_type"] = _KINDS[name]
         elif part:

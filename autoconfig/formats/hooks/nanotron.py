@@ -14,31 +14,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.remarks import Remark
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.optimizers import is_adam, other_state
 from autoconfig.training.plan_rules import PipelineSplit
-
-OTHER_LAYERS = (
-    "activation_function",
-    "layer_norm_epsilon",
-    "sinusoidal_position_embedding",
-    "ssm_cfg",
-    "d_model",
-    "sliding_window_size",
-)
-"""Fields of nanotron's Starcoder2, XGLM and Mamba that neither LlamaConfig nor Qwen2Config has (config/models_config.py)."""
-MODEL_KEYS = (
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "vocab_size",
-    "max_position_embeddings",
-    "hidden_act",
-    "rms_norm_eps",
-    "rope_theta",
-    "tie_word_embeddings",
-)
 
 
 def _model(document: Document, assumed: list[Remark]) -> ModelSpec:
@@ -63,7 +39,7 @@ def _require_known(values: dict[str, Any]) -> None:
     """Raises UnsupportedError for a model of another class than nanotron's Llama and Qwen2."""
     named = [str(key) for key, value in values.items() if value]
     classes = [key for key in named if matches(("is_*_config",), key) and not matches(("is_llama*", "is_qwen2*"), key)]
-    if odd := [key for key in named if key in OTHER_LAYERS or key in classes]:
+    if odd := [key for key in named if key in NANOTRON.table.more["other_layers"] or key in classes]:
         raise UnsupportedError(
             f"model.model_config.{odd[0]}: this is no Llama or Qwen2 of nanotron, and no other of its models is read: say "
             "--model NAME or --model config.json"
@@ -71,13 +47,10 @@ def _require_known(values: dict[str, Any]) -> None:
 
 
 def _complete(reading: Reading, document: Document) -> None:
-    """Add the GPUs, and what another optimizer changes."""
+    """Add the GPUs."""
     said, section = reading.fields, reading.section
     said["gpus"] = said["dp"] * said["tp"] * said["pp"] * said["cp"] if "dp" in said else None
     section.used |= {path for path in section.flat if path.startswith("model.m")}  # read by Hugging Face's families
-    name = said.get("optimizer_name", "adam")
-    if name and not is_adam(name):
-        reading.not_modelled.append(other_state("optimizer.optimizer_factory.name", name))
 
 
 def _finish(reading: Reading, run: TrainerRun) -> None:
@@ -99,25 +72,30 @@ def _finish(reading: Reading, run: TrainerRun) -> None:
     run.split = PipelineSplit(vpp=1, layers=tuple(stages))
 
 
-def _written(scenario: Scenario, plan: TrainPlan, said: dict[str, Any]) -> None:
-    """Add the model; for settings, which hold none, one that nanotron has not is left out."""
+def _config_of(model: ModelSpec) -> dict[str, Any]:
+    """Return the model's config.json; empty for one that transformers has not, which settings leave out."""
     try:
-        model = huggingface_config(scenario.model)
+        return huggingface_config(model)
     except UnsupportedError:
-        model = {}
-    config = {key: model[key] for key in MODEL_KEYS if key in model}
+        return {}
+
+
+def _written(scenario: Scenario, plan: TrainPlan, said: dict[str, Any]) -> None:
+    """Add the model."""
+    model = _config_of(scenario.model)
+    config = {key: model[key] for key in NANOTRON.table.more["model_keys"] if key in model}
     if model:
         config[f"is_{model['model_type']}_config"] = True
     said |= {"async": plan.sp, "divisor": scenario.model.make_vocab_size_divisible_by, "model_config": config}
 
 
 def _refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
-    odd = [f"recompute={plan.recompute}"] if plan.recompute not in NANOTRON.wish.fixed["recompute"] else []
-    try:
-        family = huggingface_config(scenario.model)["model_type"]
-    except UnsupportedError:
-        family = ""
-    return [*odd, *([f"model {scenario.model.name}: no Llama or Qwen2"] if family not in ("llama", "qwen2") else [])]
+    known = _config_of(scenario.model).get("model_type") in ("llama", "qwen2")
+    odd = {
+        f"recompute={plan.recompute}": plan.recompute not in NANOTRON.wish.fixed["recompute"],
+        f"model {scenario.model.name}: no Llama or Qwen2": not known,
+    }
+    return [text for text, holds in odd.items() if holds]
 
 
 NANOTRON = MappedFormat(

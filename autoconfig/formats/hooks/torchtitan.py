@@ -16,7 +16,6 @@ from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.optimizers import is_adam, other_state
 from autoconfig.training.plan_rules import PipelineSplit
 
 WITHOUT_PIPELINE = ("qwen3", "gpt_oss")
@@ -55,7 +54,6 @@ def _complete(reading: Reading, document: Document) -> None:
     if shards == 1 and said["cp"] == 1:
         said["fsdp"] = 0
     _read_compilation(reading)
-    _read_optimizer(reading)
     _read_quantisation(reading)
 
 
@@ -68,15 +66,6 @@ def _read_compilation(reading: Reading) -> None:
         return
     parts = said.get("compiled_parts", ["model", "loss"])
     said |= {"compiled": "model" in parts, "loss_fusion": "compiled" if "loss" in parts else ""}
-
-
-def _read_optimizer(reading: Reading) -> None:
-    """Add Muon, and what others than Adam change."""
-    name = reading.fields["optimizer_name"]
-    if name.lower() == "muon":
-        reading.fields["optimizer"] = "muon"
-    elif not is_adam(name):
-        reading.not_modelled.append(other_state("optimizer.name", name))
 
 
 def _read_quantisation(reading: Reading) -> None:

@@ -14,6 +14,7 @@ from autoconfig.formats.readers.hugging_face.trainer import settings as trainer_
 from autoconfig.formats.readers.megatron_words import DEPTHS, names_in, spelled, words_of
 from autoconfig.formats.record import Document, from_words, model_named, record, with_lora, word
 from autoconfig.formats.writers.ms_swift import settings
+from autoconfig.maps.read import read_entry
 from autoconfig.maps.table import load_map
 from autoconfig.maps.tree import Section
 from autoconfig.megatron.check_input import CheckInput
@@ -66,10 +67,6 @@ def _on_device_map(variables: Mapping[str, object], gpus: int | None) -> int | N
     return gpus or len(visible)
 
 
-def _kind(section: Section, usual: str) -> str:
-    return section.word("train_type", "tuner_type", "sft_type") or usual
-
-
 def _transformers(document: Document, section: Section, gpus: int | None) -> CheckInput:
     name = section.word("model", "model_id_or_path", "model_type")
     checkpoints = section.flag("gradient_checkpointing", default=True)
@@ -87,7 +84,7 @@ def _transformers(document: Document, section: Section, gpus: int | None) -> Che
         document,
         section,
         name=name,
-        kind=_kind(section, "lora"),
+        kind=section.word(*SWIFT.entry("kind").keys) or "lora",
         length=("max_length", SWIFT.more["length"]),
         recompute=checkpoints,
         gpus=gpus,
@@ -96,20 +93,17 @@ def _transformers(document: Document, section: Section, gpus: int | None) -> Che
 
 
 def _megatron(document: Document, section: Section, gpus: int | None, node: int | None) -> CheckInput:
-    kind = _kind(section, "full")
-    if kind not in ("full", "lora"):
-        raise UnsupportedError(f"{section.place('tuner_type')} is {kind[:20]!r}: of Megatron-SWIFT full and lora are read")
+    kind = read_entry(SWIFT.entry("kind"), section)
     named = section.word("model", "load", "mcore_model", "model_type")  # NAME-mcore: a checkpoint that ms-swift converted
     model = model_named(document, named and named.removesuffix("-mcore"), [])
     length = document.request.seq_length or section.count("max_length", "seq_length")
     if length is None:
         raise InputError("max_length is not in the file: say --seq-length N")
+    read_entry(SWIFT.entry("task"), section)
     usual = {**SWIFT.more["defaults"], **({} if section.has("train_type") else SWIFT.more["defaults_of_4"])}
-    if (task := section.word("task_type") or "causal_lm") != "causal_lm":
-        raise UnsupportedError(f"{section.place('task_type')} is {task[:20]}: without a vocabulary's output; read is causal_lm")
-    for key, value in usual.items():
-        if section.get(key) is None and not (key == "global_batch_size" and document.request.global_batch_size):
-            section.flat[key] = value
+    if document.request.global_batch_size:
+        del usual["global_batch_size"]
+    section.flat |= {key: value for key, value in usual.items() if section.get(key) is None}
     words = words_of(section, names_in(section, (*SWIFT.more["own"], "seq_length", DEPTHS)))
     model = model.replace(mtp_num_layers=section.whole(DEPTHS) or 0)  # trained only where it is asked for
     dtype = section.word("torch_dtype") or "bfloat16"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from autoconfig.formats.words import NumericsWords, Settings, Written, catalogue_name, foreign, head
+from autoconfig.formats.words import Settings, Written, catalogue_name, foreign, head
 from autoconfig.formats.writers.megatron_yaml import refused as refused_by_megatron
+from autoconfig.maps.table import load_map
 from autoconfig.megatron.check import plan_flags
 from autoconfig.planning.export_files import quoted, remark
 from autoconfig.specs.models.model import ModelSpec
@@ -11,32 +12,14 @@ from autoconfig.specs.models.model_catalogue import hub_id
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 
-NOT_SWIFT = frozenset(
-    {
-        "--use-distributed-optimizer",
-        "--bf16",
-        "--accumulate-allreduce-grads-in-fp32",
-        "--cp-comm-type",
-        "--transformer-impl",
-        "--no-gradient-accumulation-fusion",
-        "--use-flash-attn",
-    }
-)
-"""What Megatron-SWIFT sets itself: bf16 by --torch_dtype, the distributed optimizer by default."""
-NUMERICS: NumericsWords = {
-    "precision": {"bf16", "fp16", "fp8"},
-    "fp8_recipe": {"delayed", "tensorwise", "blockwise", "mxfp8"},
-    "fp8_param_gather": {False, True},
-    "grad_reduce_dtype": {"fp32"},
-}
-KEYS = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "recompute", "first", "last", "dist_opt", "offload")
+SWIFT = load_map("ms_swift").more
 
 
 def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
     """The arguments that depend on the plan."""
     found: Settings = {}
     for flag, values in plan_flags(scenario, plan).items():
-        if flag not in NOT_SWIFT:
+        if flag not in SWIFT["sets_itself"]:
             found["--" + flag.removeprefix("--").replace("-", "_")] = values or ("true",)
     found.setdefault("--recompute_granularity", ("none",))  # selective is its default
     found["--use_distributed_optimizer"] = (str(plan.dist_opt).lower(),)
@@ -45,7 +28,7 @@ def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
 
 def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
     """What it has no arguments for."""
-    odd = foreign(scenario, plan, KEYS, NUMERICS)
+    odd = foreign(scenario, plan, **SWIFT["says"])
     if plan.cp > 1 and (scenario.model.window_size or scenario.model.attention_sinks):
         odd.append(f"cp={plan.cp} of windows or sinks, whose exchange it does not say (--cp-comm-type)")
     return odd or refused_by_megatron(scenario, plan)
