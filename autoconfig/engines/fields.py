@@ -514,12 +514,20 @@ def _trtllm(take: _Taking, model: ModelSpec) -> dict[str, Any]:
         "dp": tp if shared else 1,
         "ep": take.count("moe_expert_parallel_size", least=-1) if model.is_moe else 1,
         "attention_dp": shared,
+        **(_balance_of_trtllm(take) if shared and take.yes("attention_dp_config.enable_balance") else {}),
         "eager": True if graphs is not None and graphs.value is None else None,
         "graph_max_batch": take.count("cuda_graph_config.max_batch_size", least=0) or (max(sizes) if sizes else None),
         "graph_count": len(sizes) or None,
         "lora_rank": (take.count("lora_config.max_lora_rank") or LORA_RANK) if lora else None,
         **_speculation_of_trtllm(take),
     }
+
+
+def _balance_of_trtllm(take: _Taking) -> dict[str, int | None]:
+    """How prompts of attention ranks wait for each other, by default as llmapi/llm_args.py, AttentionDpConfig."""
+    batching = take.count("attention_dp_config.batching_wait_iters", least=0)
+    timeout = take.count("attention_dp_config.timeout_iters") or 50
+    return {"balance_timeout": timeout, "balance_batching": 10 if batching is None else batching}
 
 
 def _speculation_of_trtllm(take: _Taking) -> dict[str, Any]:

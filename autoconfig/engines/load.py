@@ -131,8 +131,14 @@ def check_load(load: Load) -> None:
 
 def running_plan(start: EngineStart, memory: EngineMemory) -> EnginePlan:
     """The plan with the limits that the engine runs with, of all its attention ranks."""
-    seqs, tokens = max(memory.max_num_seqs, 1), max(memory.max_num_batched_tokens, 1)  # none where no cache is left
-    return start.plan.replace(batch=seqs * start.plan.adp, tokens=tokens)
+    tokens = max(memory.max_num_batched_tokens, 1)  # none where no cache is left
+    return start.plan.replace(batch=max(seats(start, memory), 1), tokens=tokens)
+
+
+def seats(start: EngineStart, memory: EngineMemory) -> int:
+    """Sequences of an instance: TensorRT-LLM's --max_batch_size is of a micro-batch, the others' limits of all stages."""
+    stages = start.plan.pp if start.engine == "tensorrt-llm" else 1
+    return memory.max_num_seqs * start.plan.adp * stages
 
 
 def row_of(start: EngineStart, memory: EngineMemory, load: Load, receive_every: int = 1, named: str = "") -> Row:
@@ -157,8 +163,10 @@ def row_of(start: EngineStart, memory: EngineMemory, load: Load, receive_every: 
         "osl": load.osl,
         "scenario": f"concurrency {load.concurrency}" if load.concurrency else "",
         "offered_qps": f"{load.rate:g}" if load.rate else "",
-        "max_num_seqs": memory.max_num_seqs * plan.adp,
+        "max_num_seqs": seats(start, memory),
         "max_num_batched_tokens": memory.max_num_batched_tokens,
+        "adp_timeout_iters": start.balance_timeout,
+        "adp_batching_iters": start.balance_batching,
         "recv_interval": receive_every if receive_every > 1 else "",
         "kv_fraction": f"{memory.memory_fraction:g}" if memory.memory_fraction else "",
         "enforce_eager": "yes" if start.eager else "",

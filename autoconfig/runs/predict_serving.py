@@ -37,6 +37,7 @@ from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.borrowed import borrowed_shares
 from autoconfig.time_model.serving.iteration import constant_vector
 from autoconfig.time_model.serving.rows import ServingJob
+from autoconfig.time_model.serving.simulation import PromptBalance
 from autoconfig.time_model.serving.steady import Lengths, SteadyGeneration, generation, tokens_per_step
 from autoconfig.time_model.serving.tables import ServingCalibration, shipped_calibration
 from autoconfig.time_model.serving.workload import trtllm_bench_limits, trtllm_bench_table, tuned_batch
@@ -183,18 +184,19 @@ def server_of(case: ServingCase, setup: Setup) -> LiveServer:
         steps_per_token=1.0 / tokens_per_step(case.drafted, case.acceptance),
         drafted=float(case.drafted),
         receive_every=case.receive_every,
+        balance=None if case.adp_timeout_iters is None else PromptBalance(case.adp_timeout_iters, case.adp_batching_iters),
     )
 
 
 def open_loop(case: ServingCase, setup: Setup, slowdown: float = 1.0) -> OpenLoop:
     """Poisson arrivals at the row's rate, as many as it counts; every iteration `slowdown` times as long as priced."""
     server = server_of(case, setup)
-    return server.at_rate(case.rate, _counted(case, server.ranks), slowdown)
+    return server.at_rate(case.rate, _counted(case, server.lanes), slowdown)
 
 
-def _counted(case: ServingCase, ranks: int) -> float:
+def _counted(case: ServingCase, lanes: int) -> float:
     """Requests of a run at a rate; 0 where the row leaves it open."""
-    rated = min(RATED_SECONDS * case.rate, RATED_REQUESTS * ranks) if case.limits else 0.0
+    rated = min(RATED_SECONDS * case.rate, RATED_REQUESTS * lanes) if case.limits else 0.0
     return float(case.requests or rated)
 
 
@@ -204,7 +206,7 @@ def near_capacity(case: ServingCase, setup: Setup, found: OpenLoop) -> tuple[Edg
         return None, ""
     server = server_of(case, setup)
     most = server.most_requests_per_s()
-    edge = server.near_capacity(case.rate, most, found, _counted(case, server.ranks))
+    edge = server.near_capacity(case.rate, most, found, _counted(case, server.lanes))
     return edge, rate_text(case.rate, most, edge)
 
 

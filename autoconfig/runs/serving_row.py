@@ -61,8 +61,11 @@ class ServingCase:
     range_ratio: float = 1.0
     """Least length of a request over the longest, in a closed loop."""
     tokens: int | None = None
-    """Of an iteration and attention rank, as the row says; so for the next four."""
+    """Of an iteration and attention rank, as the row says."""
     receive_every: int = 1
+    adp_timeout_iters: int | None = None
+    """Of prompts that wait for those of other attention ranks (PromptBalance); None: they do not. The next goes with it."""
+    adp_batching_iters: int = 0
     kv_fraction: float | None = None
     drafted: int = 0
     acceptance: float = 0.0

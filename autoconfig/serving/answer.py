@@ -125,6 +125,8 @@ def _best(
     first, others = finalists.reports[0], finalists.reports[1:]
     sustained = _sustained(question, request, first) if request.simulate and not question.rate else None
     alternative, text = beside(question, request, finalists.deployments, first, progress)
+    if alternative is not None and alternative.latency is not None:
+        others = [_judged(one, {str(alternative.plan): alternative}) for one in others]
     return dict(
         reports=(near_capacity(question, benchmarked(question, first)), *(benchmarked(question, one) for one in others)),
         why=_why(question, finalists.deployments, rows, first, tuple(simulated.values()), sustained),

@@ -15,6 +15,7 @@ from autoconfig.time_model.serving.iteration import IterationTable, iteration_se
 from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.scheduler import scheduler_limits
 from autoconfig.time_model.serving.simulation import (
+    PromptBalance,
     Requests,
     SchedulerLimits,
     SimulatedStream,
@@ -135,23 +136,23 @@ class LiveServer:
     steps_per_token: float = 1.0
     drafted: float = 0.0
     receive_every: int = 1
+    balance: PromptBalance | None = None
 
     @property
-    def ranks(self) -> int:
-        """Who serves sequences of its own: attention ranks and micro-batches in flight of all replicas."""
-        plan = self.job.plan
-        return plan.adp * plan.pp * plan.replicas
+    def lanes(self) -> int:
+        """Who steps by itself: micro-batches in flight of all replicas, each of all attention ranks together."""
+        return self.job.plan.pp * self.job.plan.replicas
 
     def at_rate(self, rate: float, count: float = 0.0, slowdown: float = 1.0) -> OpenLoop:
-        """Poisson arrivals on one rank, which gets its share of `rate` requests/s and of `count` requests (0: STEADY_SECONDS of
+        """Poisson arrivals on one lane, which gets its share of `rate` requests/s and of `count` requests (0: STEADY_SECONDS of
         them); every iteration `slowdown` times as long as priced."""
         rng = np.random.default_rng(SEED)
-        asked = count / self.ranks if count else min(STEADY_SECONDS * rate / self.ranks, MAX_REQUESTS)
-        return self.simulated(poisson_arrivals(rate / self.ranks, max(round(asked), 1), rng), rng, slowdown)
+        asked = count / self.lanes if count else min(STEADY_SECONDS * rate / self.lanes, MAX_REQUESTS)
+        return self.simulated(poisson_arrivals(rate / self.lanes, max(round(asked), 1), rng), rng, slowdown)
 
     def at_once(self, count: int) -> OpenLoop:
         """So many requests of a rank, all there from the start."""
-        return self.simulated(np.zeros(count), np.random.default_rng(SEED))
+        return self.simulated(np.zeros(count * self.job.plan.adp), np.random.default_rng(SEED))
 
     def most_requests_per_s(self) -> float:
         """Requests a second of a queue that is never empty, between its first SETTLED batches and its last.
@@ -159,15 +160,15 @@ class LiveServer:
         The first batch comes at random in the course of one generation, as answers end: where all came at once, requests of one
         length would stay in step, prompts apart from answers, which no server under live load does.
         """
-        running = max(min(round(self.running), MAX_REQUESTS // FULL_BATCHES), 1)
-        together = self.at_once(running).served.duration_s
+        running = max(min(round(self.running * self.job.plan.adp), MAX_REQUESTS // FULL_BATCHES), 1)
+        together = self.simulated(np.zeros(running), np.random.default_rng(SEED)).served.duration_s
         rng, count = np.random.default_rng(SEED), FULL_BATCHES * running
         first = np.sort(rng.uniform(0.0, together, running))
         served = self.simulated(np.concatenate([first, np.full(count - running, together)]), rng).served
         ended = np.sort((served.arrival_s + served.e2e_s)[np.isfinite(served.e2e_s)])
         kept = ended[SETTLED * running : max(len(ended) - running, 0)]
         spent = float(kept[-1] - kept[0]) if len(kept) > 1 else 0.0
-        return (len(kept) - 1) / spent * self.ranks if spent else served.requests_per_s * self.ranks
+        return (len(kept) - 1) / spent * self.lanes if spent else served.requests_per_s * self.lanes
 
     def near_capacity(self, rate: float, most: float, found: OpenLoop, count: float = 0.0) -> EdgeRange | None:
         """The range of the means of `found` where the rate is about the most that is taken (`EdgeRange.at`)."""
@@ -191,28 +192,27 @@ class LiveServer:
     def loop(self, asked: Benchmark, room: float = 1.0) -> LoopFigures:
         """A benchmark on one instance and one micro-batch of it, all attention ranks together, with its share of the users;
         `room`: share of the KV cache that is there. Users and requests of an instance are those of the busiest."""
-        lanes = self.job.plan.replicas * self.job.plan.pp
-        users = ceil(asked.users / lanes)
-        count = max(min(round(asked.requests / lanes), max(MOST_REQUESTS, 2 * users)), users)
+        users = ceil(asked.users / self.lanes)
+        count = max(min(round(asked.requests / self.lanes), max(MOST_REQUESTS, 2 * users)), users)
         rng = np.random.default_rng(SEED)
         isl, osl = (uniform_lengths(one, asked.range_ratio, count, rng) for one in (asked.isl, asked.osl))
-        limits = self._limits(asked.isl + asked.osl, self.job.plan.adp, room)
+        limits = self._limits(asked.isl + asked.osl, room)
         table = IterationTable(self.job, most_length=asked.isl + asked.osl)
         served = self._served(table, self._requests(np.zeros(count), isl, osl), limits, users)
         return LoopFigures(
             ttft_s=float(np.mean(served.ttft_s)),
             tpot_s=float(np.nanmean(served.tpot_s)) if np.isfinite(served.tpot_s).any() else 0.0,
             e2e_s=float(np.mean(served.e2e_s)),
-            tokens_per_s=float(osl.sum()) / served.duration_s * lanes,
+            tokens_per_s=float(osl.sum()) / served.duration_s * self.lanes,
             load=users * (float(isl.mean()) + float(osl.mean())) / max(limits.kv_tokens / room, 1.0),
             stream=served,
         )
 
     def simulated(self, arrivals: Vector, rng: np.random.Generator, slowdown: float = 1.0) -> OpenLoop:
-        """One rank that gets requests at these times."""
+        """One lane that gets requests at these times."""
         data, count = self.lengths, len(arrivals)
         isl = sampled_lengths(data.isl, data.input_cv, data.most_input, count, rng)
-        osl = sampled_lengths(data.osl, data.output_cv, data.most_output, count, rng)
+        osl = answer_lengths(data, self.job.plan.adp, count, rng)
         requests = self._requests(arrivals, isl, osl)
         served = self._served(IterationTable(self.job).slowed(slowdown), requests, self._limits(self.held_tokens))
         ran = np.isfinite(served.e2e_s)
@@ -222,7 +222,7 @@ class LiveServer:
             tpot_s=float(np.nanmean(tpot)) if np.isfinite(tpot).any() else 0.0,
             itl_s=float(np.nansum(tpot * later) / max(later.sum(), 1.0)),
             e2e_s=float(np.mean(served.e2e_s[ran])),
-            requests_per_s=served.requests_per_s * self.ranks,
+            requests_per_s=served.requests_per_s * self.lanes,
             served=served,
             requests=requests,
             slowdown=slowdown,
@@ -232,8 +232,9 @@ class LiveServer:
         new = np.maximum(np.round(isl * (1.0 - self.cached)), 1.0) if self.cached else isl
         return Requests(arrival_s=arrivals, isl=new, osl=osl, cached=isl - new)
 
-    def _limits(self, held_tokens: float, ranks: int = 1, room: float = 1.0) -> SchedulerLimits:
-        """Of so many attention ranks together, where a whole sequence has `held_tokens`."""
+    def _limits(self, held_tokens: float, room: float = 1.0) -> SchedulerLimits:
+        """Of all attention ranks of a lane, where a whole sequence has `held_tokens`."""
+        ranks = self.job.plan.adp
         sequences = float(self.memory.kv_pool_bytes / self.memory.kv_bytes_per_sequence) / self.job.plan.pp * ranks
         return scheduler_limits(
             self.job.engine,
@@ -245,6 +246,7 @@ class LiveServer:
             checked=1.0 + self.drafted,
             receive_every=self.receive_every,
             ranks=ranks,
+            balance=self.balance,
             synchronous=self.job.synchronous,
         )
 
@@ -258,6 +260,18 @@ class LiveServer:
         """(time to first token, time per output token) of a user alone, whose next request comes when one is answered."""
         first = float(iteration_seconds(self.job, 0.0, 1.0, 1.0, isl)) + self.job.constants.request_s
         return first, float(iteration_seconds(self.job, 1.0, isl + osl / 2.0, 0.0, 1.0))
+
+
+JITTER = 0.1
+"""Of answers of one length where ranks step together."""
+
+
+def answer_lengths(data: DataSet, ranks: int, count: int, rng: np.random.Generator) -> Vector:
+    """Drawn output tokens. Answers of one length differ by JITTER where several ranks step together: else prompts that fall
+    into the same iteration once do so for ever, which no server under live load does."""
+    if ranks == 1 or data.output_cv > 0 or data.osl < 1.0 / JITTER:
+        return sampled_lengths(data.osl, data.output_cv, data.most_output, count, rng)
+    return np.round(data.osl * rng.uniform(1.0 - JITTER, 1.0 + JITTER, count))
 
 
 def edge_text(load: float, edge: EdgeRange | None = None) -> str:

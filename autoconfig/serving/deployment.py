@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.memory_model.serving import ServingMemory, weight_parts_bytes
-from autoconfig.serving.closed_loop import REQUESTS_A_USER, Benchmark, EdgeRange, LiveServer
+from autoconfig.serving.closed_loop import REQUESTS_A_USER, Benchmark, EdgeRange, LiveServer, answer_lengths
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import Deployments
 from autoconfig.specs.json_record import Positive, Share
@@ -272,14 +272,18 @@ def simulated(question: ServeQuestion, one: DeploymentReport) -> SimulatedJson:
     users had come.
     """
     decode = one.plan.decode
-    ranks = decode.adp * decode.pp
-    running = max(decode.batch // ranks, 1)
-    streams = _streams(question, one, ranks * decode.replicas, running)
+    running, lanes = _running(decode), decode.pp * decode.replicas
+    streams = _streams(question, one, lanes, running)
     table = IterationTable(question.job(decode), most_length=question.workload.longest_tokens)
     table = table.of_prefilled() if one.plan.prefill is not None else table
     skipped = 0.0 if isinstance(question.workload, Trace) else 0.25
     seen = [_run(question, one, table, stream, running, skipped) for stream in streams]
-    return _latency(question, one, seen, ranks * decode.replicas / len(seen))
+    return _latency(question, one, seen, lanes / len(seen))
+
+
+def _running(plan: EnginePlan) -> int:
+    """Sequences of a micro-batch, all attention ranks together."""
+    return max(plan.batch // (plan.adp * plan.pp), 1) * plan.adp
 
 
 def server_of(question: ServeQuestion, one: DeploymentReport) -> LiveServer:
@@ -307,14 +311,13 @@ def near_capacity(question: ServeQuestion, one: DeploymentReport) -> DeploymentR
     decode, latency, work = one.plan.decode, one.latency, question.workload
     if latency is None or not question.rate or one.plan.prefill is not None or isinstance(work, Trace):
         return one
-    ranks = decode.adp * decode.pp
-    running = max(decode.batch // ranks, 1)
-    (stream,) = _streams(question, one, ranks * decode.replicas, running)
+    running, lanes = _running(decode), decode.pp * decode.replicas
+    (stream,) = _streams(question, one, lanes, running)
     table = IterationTable(question.job(decode), most_length=work.longest_tokens)
 
     def means(share: float) -> tuple[float, float]:
         seen = _run(question, one, table.slowed(1.0 / share), stream, running, 0.25)
-        found = latency if share == 1.0 else _latency(question, one, [seen], ranks * decode.replicas)
+        found = latency if share == 1.0 else _latency(question, one, [seen], lanes)
         return found.ttft_seconds.mean, found.tpot_seconds.mean
 
     return _ranged(one, EdgeRange.at(question.rate / server_of(question, one).most_requests_per_s(), means))
@@ -336,7 +339,7 @@ def at_rate(question: ServeQuestion, one: DeploymentReport) -> DeploymentReport:
     found = server.at_rate(rate)
     asked = found.requests
     stream = Stream(arrival_s=asked.arrival_s, isl=asked.isl + asked.cached, osl=asked.osl)
-    latency = _latency(question, one, [_seen(one, stream, found.served, 0.0, None)], server.ranks)
+    latency = _latency(question, one, [_seen(one, stream, found.served, 0.0, None)], server.lanes)
     users = min(max(round(rate * found.e2e_s), 1), decode.batch * decode.replicas)
     carried = replace(
         one,
@@ -353,33 +356,33 @@ def at_rate(question: ServeQuestion, one: DeploymentReport) -> DeploymentReport:
     return _ranged(carried, server.near_capacity(rate, server.most_requests_per_s(), found))
 
 
-def _streams(question: ServeQuestion, one: DeploymentReport, ranks: int, running: int) -> list[Stream]:
-    work, disaggregated, together = question.workload, one.plan.prefill is not None, ranks
+def _streams(question: ServeQuestion, one: DeploymentReport, lanes: int, running: int) -> list[Stream]:
+    work, disaggregated, together = question.workload, one.plan.prefill is not None, lanes
     rng = np.random.default_rng(SEED)
     if isinstance(work, Trace):
         arrival, isl, osl = work.arrival_s, work.input_tokens, work.output_tokens
-        share = max(len(arrival) // ranks, 1)
-        chosen = max(min(MAX_RECORDED // share, ranks, len(arrival)), 1)
+        share = max(len(arrival) // lanes, 1)
+        chosen = max(min(MAX_RECORDED // share, lanes, len(arrival)), 1)
         most = MAX_RECORDED
     else:
         count = max(min(SIMULATED, 8 * running), 4 * running)
         if question.tails:
             count = max(count, math.ceil(needed(question) / 0.75) + (0 if question.rate else 4 * running))
-        together = _together(one, ranks, MAX_PREFILLED // count) if disaggregated else 1
+        together = _together(one, lanes, MAX_PREFILLED // count) if disaggregated else 1
         most, chosen, count = count, 1, count * together
-        rate = (question.rate or (one.requests_per_s if disaggregated else 0.0)) * together / ranks
-        arrival = poisson_arrivals(rate, count, rng) if rate else _spread(count, running, one.requests_per_s / ranks, rng)
+        rate = (question.rate or (one.requests_per_s if disaggregated else 0.0)) * together / lanes
+        arrival = poisson_arrivals(rate, count, rng) if rate else _spread(count, running, one.requests_per_s / lanes, rng)
         isl = sampled_lengths(work.isl, work.data.input_cv, work.longest_input, count, rng)
-        osl = sampled_lengths(work.osl, work.data.output_cv, work.data.most_output, count, rng)
+        osl = answer_lengths(work.data, 1 if disaggregated else one.plan.decode.adp, count, rng)
     if not disaggregated:
         return [
             _stretch(Stream(arrival_s=arrival[i::together], isl=isl[i::together], osl=osl[i::together]), most)
             for i in range(chosen)
         ]
-    ready = _prefilled(question, one, arrival, isl, together / ranks)
+    ready = _prefilled(question, one, arrival, isl, together / lanes)
     turn = [np.argsort(ready, kind="stable")[i::together] for i in range(chosen)]
     if not question.rate:
-        begin = _spread(count, running, one.requests_per_s / ranks, rng)
+        begin = _spread(count, running, one.requests_per_s / lanes, rng)
         first = [t[:most] for t in turn]
         return [Stream(arrival_s=begin[: len(t)], isl=isl[t], osl=osl[t], early_s=(ready - arrival)[t]) for t in first]
     return [_stretch(Stream(arrival_s=arrival[t], isl=isl[t], osl=osl[t], prefilled_s=ready[t]), most) for t in turn]
@@ -453,7 +456,7 @@ def _run(
     question: ServeQuestion, one: DeploymentReport, table: IterationTable, stream: Stream, running: int, skipped: float
 ) -> _Seen:
     decode, memory = one.plan.decode, one.memory
-    held = float(memory.kv_pool_bytes / memory.kv_bytes_per_sequence) * question.workload.held_tokens / decode.pp
+    held = float(memory.kv_pool_bytes / memory.kv_bytes_per_sequence) * question.workload.held_tokens / decode.pp * decode.adp
     limits = scheduler_limits(
         question.engine,
         batch=running,
@@ -462,6 +465,7 @@ def _run(
         chunked=question.chunked,
         steps_per_token=1.0 / question.lengths.tokens_per_step,
         checked=1.0 + question.lengths.drafted,
+        ranks=decode.adp,
         synchronous=question.job(decode).synchronous,
     )
     disaggregated, constants = one.plan.prefill is not None, question.job(decode).constants

@@ -117,7 +117,9 @@ def price(question: ServeQuestion, pricer: Pricer, job: ServingJob, index: int) 
     batch, tokens, held = batch[keep], tokens[keep], held[keep]
     asked_s = job.constants.request_s + job.constants.request_token_s * lengths.isl
     late = policy_of(question.engine).late
-    state = steady_state(pricer.prices(job), lengths, batch / ranks, tokens, ranks, question.chunked, asked_s, late)
+    state = steady_state(
+        pricer.prices(job), lengths, batch / ranks, tokens, ranks, question.chunked, asked_s, late, together=plan.adp
+    )
     return DeploymentColumns.of(
         layout=index,
         batch=batch,

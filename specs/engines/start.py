@@ -80,6 +80,9 @@ class EngineStart:
     """Ranks that share the experts out: vLLM tp x dp with --enable-expert-parallel, else 1; --ep-size; --ep_size."""
     attention_dp: bool = False
     """--enable-dp-attention of SGLang, enable_attention_dp of TensorRT-LLM (there dp = tp)."""
+    balance_timeout: int | None = None
+    """attention_dp_config.timeout_iters of TensorRT-LLM; None: no enable_balance. Likewise batching_wait_iters."""
+    balance_batching: int | None = None
 
     max_model_len: int | None = None
     """--max-model-len (AUTO_LENGTH: as long as fits); --context-length; --max_seq_len. None: the model's own."""

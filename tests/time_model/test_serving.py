@@ -23,10 +23,18 @@ from autoconfig.time_model.serving.iteration import (
     iteration_seconds,
 )
 from autoconfig.time_model.serving.rows import ServingJob, linear_seconds, reduce_seconds
-from autoconfig.time_model.serving.simulation import Requests, SchedulerLimits, SimulatedStream, sampled_lengths, simulate
+from autoconfig.time_model.serving.simulation import (
+    PromptBalance,
+    Requests,
+    SchedulerLimits,
+    SimulatedStream,
+    sampled_lengths,
+    simulate,
+)
 from autoconfig.time_model.serving.steady import (
     Lengths,
     Pricer,
+    busiest_prompts,
     generation,
     highest_utilisation_within,
     steady_state,
@@ -485,7 +493,35 @@ def test_a_share_of_what_is_to_come_is_kept_free():
 def test_ranks_that_step_together_take_as_long_as_the_busiest():
     """Two prompts, one a rank; then one sequence each; of three prompts one rank has two, cut at its 100 tokens."""
     assert run([(60, 2)] * 2, ranks=2)[1] == [(0, 0, 1, 60, 60, 1, 1), DECODE]
-    assert run([(60, 1)] * 3, ranks=2, batch=3)[1] == [(0, 0, 1.666667, 100, 60, 1, 1.666667)]
+    assert run([(60, 1)] * 3, ranks=2, batch=3)[1] == [FIRST, (0, 0, 1, 20, 60, 1, 0.555556)]
+
+
+def test_prompts_of_ranks_wait_for_each_other():
+    """By hand, of py_executor.py: sequences decode from 1.25 s on; a prompt of one rank that comes at 2 s goes with the fifth
+    iteration, at 5.25; prompts of both wait for two more iterations and go at 4.25."""
+    begun = [(10, 30), (10, 30)]
+    one = run([*begun, (10, 5)], arrival=[0.0, 0.0, 2.0], ranks=2, batch=4, balance=PromptBalance(5, 2))[0]
+    both = run([*begun, (10, 5), (10, 5)], arrival=[0.0, 0.0, 2.0, 2.0], ranks=2, batch=4, balance=PromptBalance(5, 2))[0]
+    assert one.ttft_s.tolist() == [1.25, 1.25, 4.25] and both.ttft_s.tolist() == [1.25, 1.25, 3.25, 3.25]
+
+
+@pytest.mark.parametrize(("ranks", "mean"), [(1, 0.01), (8, 0.02), (4, 3.0)])
+def test_the_busiest_rank_has_as_many_prompts_as_drawn(ranks, mean):
+    """200,000 iterations drawn: the mean of the most that a rank has, where any has one."""
+    most = np.random.default_rng(5).poisson(mean, (200_000, ranks)).max(axis=1)
+    assert float(busiest_prompts(mean, ranks, 128.0)) == pytest.approx(most[most > 0].mean(), rel=0.01)
+
+
+@pytest.mark.parametrize(("model", "isl", "osl"), [("gpt-oss-120b", 1000.0, 500.0), ("mixtral-8x7b", 4000.0, 300.0)])
+def test_ranks_stop_for_the_prompts_of_each_other_in_closed_form_and_simulation(model, isl, osl):
+    one, running, ranks, lengths = job(model, H200, adp=4, ep=4), 16, 4, Lengths(isl=isl, osl=osl)
+    prices, count = Pricer(lengths=lengths).prices(one), 16 * 4 * 8
+    together, apart = (steady_state(prices, lengths, float(running), 8192.0, ranks, False, 0.0, together=n) for n in (ranks, 1))
+    answers = np.round(osl * np.random.default_rng(1).uniform(0.9, 1.1, count))
+    limits = SchedulerLimits(batch=running * ranks, tokens=8192, kv_tokens=1e9, chunked=False, ranks=ranks)
+    requests = Requests(arrival_s=np.zeros(count), isl=np.full(count, isl), osl=answers)
+    tpot = np.nanmean(simulate(IterationTable(one), requests, limits, users=running * ranks).tpot_s[count // 3 :])
+    assert tpot == pytest.approx(float(together.tpot_s), rel=0.15) and tpot > 1.2 * float(apart.tpot_s)
 
 
 def test_a_burst_waits_for_the_tokeniser():

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoconfig.specs.software.engine import EngineSpec
-from autoconfig.time_model.serving.simulation import SchedulerLimits
+from autoconfig.time_model.serving.simulation import PromptBalance, SchedulerLimits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,7 @@ def scheduler_limits(
     checked: float = 1.0,
     receive_every: int = 1,
     ranks: int = 1,
+    balance: PromptBalance | None = None,
     synchronous: bool = False,
 ) -> SchedulerLimits:
     """The limits of a run under the engine's policy; `synchronous`: no iteration is put together ahead (ServingJob)."""
@@ -65,4 +66,5 @@ def scheduler_limits(
         late=policy.late and not synchronous,
         receive_every=receive_every,
         ranks=ranks,
+        balance=balance if ranks > 1 else None,
     )

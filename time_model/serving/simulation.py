@@ -1,9 +1,9 @@
 """Event-level simulation of one engine's scheduler: arrivals, admission, chunked prefill, mixed iterations, completions.
 
 Continuous batching (Yu et al. 2022, Orca): every iteration carries one token of each running sequence and prompts that fit the
-token budget; a request is admitted when a slot is free and its whole cache fits (TensorRT-LLM's GUARANTEED_NO_EVICT). One
-attention
-rank and one pipeline micro-batch are simulated; callers divide the load. Iterations between two events are taken together.
+token budget; a request is admitted when a slot is free and its whole cache fits (TensorRT-LLM's GUARANTEED_NO_EVICT). The
+attention ranks of one instance and pipeline micro-batch are simulated, which step together; callers divide the load. Iterations
+between two events are taken together.
 """
 
 from __future__ import annotations
@@ -42,6 +42,15 @@ class Requests:
     """Tokens whose cache is there already: prefix hits, or a prompt that was prefilled elsewhere."""
 
 
+class PromptBalance(NamedTuple):
+    """Prompts begin in the same iterations on all ranks (TensorRT-LLM, pyexecutor/py_executor.py: attention_dp_config)."""
+
+    most_apart: int
+    """timeout_iters: iterations in a row in which some rank has no prompt, of which the last takes those that there are."""
+    gathering: int = 0
+    """batching_wait_iters: iterations that they wait for more where every rank has one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SchedulerLimits:
     """What the scheduler may do on `ranks` attention ranks and one micro-batch, and how it goes about it."""
@@ -68,7 +77,10 @@ class SchedulerLimits:
     receive_every: int = 1
     """Iterations without prompts after which new requests are looked for; after one with prompts at once."""
     ranks: int = 1
-    """Attention ranks that step together: an iteration lasts as long as the busiest rank's."""
+    """Attention ranks that step together: an iteration lasts as long as the busiest rank's. A request goes to the rank that
+    has fewest; the cache is one pool."""
+    balance: PromptBalance | None = None
+    """How prompts of several ranks wait for each other; None: they do not."""
 
 
 class StepState(NamedTuple):
@@ -164,6 +176,11 @@ class Scheduler:
         """In order of time."""
         self.waiting: deque[int] = deque()
         self.finishing: list[tuple[int, int]] = []
+        self.rank = [0] * count
+        self.requests_of, self.decoding = [0] * limits.ranks, [0] * limits.ranks
+        """Of each rank: requests that came and are not done, and those of them that decode."""
+        self.apart, self.gathered = 0, 0
+        """Iterations that prompts have waited by `balance`."""
         self.admitted: list[int] = []
         """Sequences that run, the newest last; some are done already."""
         self.thrown_out: set[int] = set()
@@ -197,7 +214,10 @@ class Scheduler:
         known = self.seen if self.limits.late and busy else self.now
         coming = self.coming
         while coming and coming[0][0] <= known:
-            self.waiting.append(coming.popleft()[1])
+            r = coming.popleft()[1]
+            self.rank[r] = rank = self.requests_of.index(min(self.requests_of))
+            self.requests_of[rank] += 1
+            self.waiting.append(r)
 
     def _fits(self, r: int, count: int, prompts: float, answers: float) -> bool:
         """Whether the cache has room for request r beside `count` of this iteration, their prompts and answers in tokens."""
@@ -217,32 +237,50 @@ class Scheduler:
         limits, running = self.limits, len(self.finishing)
         complete: list[int] = []
         parts: list[tuple[int, float, float]] = []
-        if not self.waiting:
+        if self._waits_for_others() or not self.waiting:
             return complete, parts
-        left = limits.tokens * limits.ranks - (0.0 if limits.alone else running * limits.checked)
-        whole, batch, prompts, answers = left, running, 0.0, 0.0
-        while self.waiting and batch < limits.batch and left > 0:
-            r = self.waiting[0]
-            begun = self.begun.get(r)
+        whole = [limits.tokens - (0.0 if limits.alone else count * limits.checked) for count in self.decoding]
+        left, prompts, answers = list(whole), 0.0, 0.0
+        for r in self.waiting:
+            if running + len(parts) >= limits.batch or max(left) <= 0:
+                break
+            rank, begun = self.rank[r], self.begun.get(r)
+            if left[rank] <= 0:
+                continue
             if begun is None and not self._fits(r, len(complete), prompts, answers) and (running or complete):
                 break
             at = begun or 0.0
             todo, held = self.isl[r] - at, self.held[r]
-            if todo > left and not limits.chunked and (complete or running) and whole >= todo:
-                break
-            take = min(todo, left, limits.tokens) if limits.chunked else todo
+            if left[rank] < todo <= whole[rank] and not limits.chunked:  # begins where it is whole
+                left[rank] = 0.0
+                continue
+            take = min(todo, left[rank]) if limits.chunked else todo
             if begun is None:
                 self.kv_used += held + self.osl[r]
-            left, batch = left - take, batch + 1
+            left[rank] -= take
             before = held - self.isl[r] + at
             parts.append((r, before, before + take))
             if take < todo:
                 self.begun[r] = at + take
-                break
+                continue
             self.begun.pop(r, None)
             prompts, answers = prompts + held, answers + self.osl[r]
-            complete.append(self.waiting.popleft())
+            complete.append(r)
+        for r in complete:
+            self.waiting.remove(r)
         return complete, parts
+
+    def _waits_for_others(self) -> bool:
+        """Whether prompts wait in this iteration for those of other ranks, or for more; not where a rank has nothing to do."""
+        balance = self.limits.balance
+        if balance is None or not all(self.decoding):
+            return False
+        if len({self.rank[r] for r in self.waiting}) == self.limits.ranks:
+            count, most, self.apart = self.gathered, balance.gathering, 0
+            self.gathered = 0 if count >= most else count + 1
+            return count < most
+        self.apart = (self.apart + 1) % max(balance.most_apart, 1)
+        return self.apart > 0
 
     def step(self) -> None:
         """One iteration, or many alike ones."""
@@ -257,6 +295,7 @@ class Scheduler:
         state = self._state(decoding, complete, parts)
         seconds = self.table.seconds(*state)
         jump = 1 if parts else self._alike(seconds)
+        self.apart += (jump - 1) * (self.apart > 0)
         self.seen = self.now + seconds * (jump - 1)
         self.now, self.iterations = self.now + seconds * jump, self.iterations + jump
         self.since += PREFILL_COUNTS if parts else jump
@@ -270,6 +309,7 @@ class Scheduler:
                 self.first[r], self.first_step[r] = self.now, len(self.log)
             self.cached += self.held[r]
             self.admitted.append(r)
+            self.decoding[self.rank[r]] += 1
             heapq.heappush(self.finishing, (self.iteration + self.steps[r], r))
         self._finish()
         if limits.admission != "whole":
@@ -277,28 +317,30 @@ class Scheduler:
 
     def _state(self, decoding: int, complete: list[int], parts: list[tuple[int, float, float]]) -> tuple[float, ...]:
         """What IterationTable.seconds is asked: of the busiest rank where several step together."""
-        limits, ranks = self.limits, self.limits.ranks
         running = len(self.finishing)
-        mean = self.cached / running if running and decoding else 0.0
+        most, mean = (max(self.decoding), self.cached / running) if decoding else (0, 0.0)
         if not parts:
-            return (float(-(-decoding // ranks)), mean, 0.0, 0.0, 1.0, limits.checked, 0.0)
+            return (float(most), mean, 0.0, 0.0, 1.0, self.limits.checked, 0.0)
+        if self.limits.ranks > 1:
+            work = [count * self.limits.checked * (decoding > 0) for count in self.decoding]
+            for r, start, end in parts:
+                work[self.rank[r]] += end - start
+            busiest = max({self.rank[r] for r, _, _ in parts}, key=lambda rank: work[rank])
+            most = self.decoding[busiest] if decoding else 0
+            parts = [part for part in parts if self.rank[part[0]] == busiest]
+            complete = [r for r in complete if self.rank[r] == busiest]
         tokens = attended = whole = 0.0
         for r, start, end in parts:
             held = self.held[r]
             tokens, attended = tokens + (end - start), attended + held
             whole += (end * end - start * start) / max(held, 1.0) ** 2
-        attended = max(attended / len(parts), 1.0)
-        share = 1.0
-        if ranks > 1:
-            spread = max(-(-len(parts) // ranks) / len(parts), 1.0 / ranks)
-            share = min(spread, max(limits.tokens / tokens, 1.0 / ranks)) if limits.chunked else spread
-        return (
-            float(-(-decoding // ranks)), mean, len(complete) * share, tokens * share, attended, limits.checked, whole * share,
-        )  # fmt: skip
+        return (float(most), mean, float(len(complete)), tokens, max(attended / len(parts), 1.0), self.limits.checked, whole)
 
     def _alike(self, seconds: float) -> int:
         """Iterations until the next event: an answer ends, a request comes, the cache is full."""
         jump = max(1, min(self.finishing[0][0] - self.iteration, MAX_AT_ONCE))
+        if self.limits.balance is not None:
+            jump = max(1, min(jump, self.limits.balance.most_apart - self.apart - 1)) if self.apart else 1
         if self.coming and len(self.finishing) < self.limits.batch:
             jump = max(1, min(jump, int(np.ceil((self.coming[0][0] - self.now) / seconds))))
         if self.coming and self.limits.receive_every > 1 and self.coming[0][0] <= self.now + jump * seconds:
@@ -313,6 +355,8 @@ class Scheduler:
         while finishing and finishing[0][0] <= self.iteration:
             _, r = heapq.heappop(finishing)
             self.done[r], self.done_step[r], held = self.now, len(self.log), self.held[r]
+            self.decoding[self.rank[r]] -= 1
+            self.requests_of[self.rank[r]] -= 1
             self.kv_used -= held + self.osl[r]
             self.cached -= held + self.steps[r] * self.grown
             self._ended(r)
@@ -343,6 +387,7 @@ class Scheduler:
             self.isl[r] = self.held[r]
             self.osl[r], self.steps[r] = max(self.osl[r] - given - 1.0, 1.0), left - 1
             self.thrown_out.add(r)
+            self.decoding[self.rank[r]] -= 1
             self.ratio = FIRST_RATIO
             self.waiting.appendleft(r)
 

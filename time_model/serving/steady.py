@@ -145,6 +145,22 @@ def waiting_prompts(users: Number, slots: Number, most: Number, variation: Numbe
     return np.maximum(beyond, swing * rho ** np.sqrt(2.0 * (np.maximum(most, 1.0) + 1.0)))
 
 
+MOST_PROMPTS = 128
+"""Of a rank and iteration, as far as busiest_prompts counts."""
+
+
+def busiest_prompts(mean: Number, ranks: int, most: Number) -> Number:
+    """Mean number of prompts of the busiest of `ranks` in an iteration in which any has one, where each gets a Poisson number
+    around `mean`, of which an iteration takes `most`: the sum over k of P(a rank has more than k), by order statistics."""
+    mean = np.asarray(mean, dtype=np.float64)
+    below, term, total = np.exp(-mean), np.exp(-mean), 0.0 * mean
+    for k in range(MOST_PROMPTS):
+        total = total + (1.0 - below**ranks) * np.clip(most - k, 0.0, 1.0)
+        term = term * mean / (k + 1.0)
+        below = np.minimum(below + term, 1.0)
+    return np.maximum(total / np.maximum(-np.expm1(-ranks * mean), 1e-12), np.minimum(mean, most))
+
+
 MAX_UTILISATION = 0.98
 """From which the closed form lets queues grow no more: a steady state of more is in no run."""
 
@@ -253,8 +269,10 @@ def steady_state(
     chunked: bool,
     request_s: float,
     late: bool = False,
+    together: int = 1,
 ) -> Operation:
-    """Closed loop with `running` sequences on each of `ranks` attention ranks and micro-batches.
+    """Closed loop with `running` sequences on each of `ranks` attention ranks and micro-batches, of which `together` step
+    together: prompts of any of them are in the iterations of all, which last as long as the busiest rank's (Scheduler).
 
     As `generation` with spread completions: the iterations of its own prompt, the next ones after an answer's
     last, and S through which a sequence decodes. TPOT is the mean of these, with the prompts of the others. TTFT: the
@@ -269,11 +287,15 @@ def steady_state(
     fewest = c / most
     rho = fewest / steps
     mixed = np.maximum(fewest, np.where(rho > 1.0, 0.0, steps * -np.expm1(-c / steps)))
+    prompts = np.minimum(c / np.maximum(mixed, 1e-12), most)
+    if together > 1:
+        prompts = np.maximum(prompts, busiest_prompts(c / np.maximum(mixed, steps), together, most))
+        mixed = np.maximum(mixed, steps * (1.0 - np.maximum(1.0 - mixed / steps, 0.0) ** together))
     own = np.maximum(1.0, 1.0 / most)
     missed = float(late) + float(request_s > 0.0)
     cycle = np.maximum(mixed, steps + own + missed)
     decoding = c * steps / cycle
-    with_prompts = prices.seconds(decoding, checked, np.minimum(c / np.maximum(mixed, 1e-12), most), lengths.prompt)
+    with_prompts = prices.seconds(decoding, checked, prompts, lengths.prompt)
     alone = prices.seconds(c, checked, 0.0 * c, 1.0)
     apart = (cycle - mixed) * alone
     whole = mixed * with_prompts + apart

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from autoconfig.render.blocks import NO, START, Blocks
 from autoconfig.render.screen import show_assumptions
-from autoconfig.render.serving import closed_form_text, load_text, show_answer
+from autoconfig.render.serving import load_text, show_answer
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.closed_loop import bands_text, milliseconds
 from autoconfig.serving.deployment import DeploymentReport
@@ -20,6 +20,8 @@ from autoconfig.specs.serve_plan import EnginePlan, ServePlan
 
 ALIKE = 0.02
 """Share of the throughput within which another layout is called equal, of a full queue as of a rate."""
+CLOSED = "~"
+"""Before a mean of a deployment that was not simulated."""
 SORTED = dict(throughput="tok/s/GPU", cost="cost of a token", ttft="TTFT", tpot="TPOT", gpus="GPUs, then TPOT")
 """By goal: what the rows are sorted by."""
 
@@ -52,8 +54,6 @@ def show(console: Console, answer: ServeAnswer) -> None:
         together = sum(one.gpu_hours for one in answer.hours)
         come_and_go = f"{together:,.1f} GPU hours where instances come and go by the hour"
         shown.say("hours", f"most at {busiest.clock}: {busiest.gpus} GPUs; {come_and_go}")
-    if answer.reports:
-        shown.say("note", closed_form_text(answer.reports[0]), spare=2)
     shown.say("bands", bands_text(q.calibration.constants(q.engine, q.gpu)), spare=5)
     if borrowed := q.calibration.borrowed_by(q.engine):
         shown.say("borrowed", f"{q.engine.name} has no constants of its own: {borrowed}'s, under {q.engine.name}'s limits")
@@ -63,18 +63,25 @@ def show(console: Console, answer: ServeAnswer) -> None:
     shown.show(console)
 
 
+def _mean(one: DeploymentReport, kind: str) -> str:
+    """A deployment's mean TTFT or TPOT (`ttft`, `tpot`), the same one wherever it stands on the screen: of the simulation, else
+    of the closed form (CLOSED)."""
+    if not one.tpot_s and kind == "tpot":
+        return "-"
+    if one.latency is None:
+        return CLOSED + milliseconds(getattr(one, f"{kind}_s"))
+    return milliseconds(getattr(one.latency, f"{kind}_seconds").mean)
+
+
 def _figures(one: DeploymentReport) -> str:
     """Requests, throughput, times with the simulated p95, users, memory for their sequences, cost."""
     tails = one.latency
-    ttft, tpot = milliseconds(one.ttft_s), milliseconds(one.tpot_s) if one.tpot_s else ""
-    if tails is not None:
-        ttft = f"{milliseconds(tails.ttft_seconds.mean)} (p95 {milliseconds(tails.ttft_seconds.p95)})"
-        tpot = f"{milliseconds(tails.tpot_seconds.mean)} (p95 {milliseconds(tails.tpot_seconds.p95)})" if one.tpot_s else ""
+    p95 = {} if tails is None else {"ttft": tails.ttft_seconds.p95, "tpot": tails.tpot_seconds.p95}
+    times = [f"{kind.upper()} {_mean(one, kind)}" for kind in ("ttft", "tpot")[: 1 + bool(one.tpot_s)]]
     said = [
         f"{one.requests_per_s:,.3g} requests/s",
         f"{one.tokens_per_s_per_gpu:,.0f} tok/s/GPU",
-        f"TTFT {ttft}",
-        *([f"TPOT {tpot}"] if tpot else []),
+        *(f"{time} (p95 {milliseconds(p95[time[:4].lower()])})" if p95 else time for time in times),
         f"{one.concurrency:,} users",
         f"cache {float(one.memory.kv_pool_bytes) / GIB:.1f} GiB a GPU: {one.max_concurrency:,} sequences",
     ]
@@ -115,7 +122,7 @@ def _against(one: DeploymentReport, best: DeploymentReport, *, same: bool = Fals
     """A deployment beside the first: throughput, speed of a user, TTFT."""
     figures = [f"{one.tokens_per_s_per_gpu / best.tokens_per_s_per_gpu - 1:+.1%} tok/s/GPU"]
     figures += [f"{one.tokens_per_s_per_user / best.tokens_per_s_per_user - 1:+.1%} tokens/s of a user"] * bool(best.tpot_s)
-    figures.append(f"TTFT {milliseconds(best.ttft_s)} -> {milliseconds(one.ttft_s)}")
+    figures.append(f"TTFT {_mean(best, 'ttft')} -> {_mean(one, 'ttft')}")
     return ("" if same else f"{layout_text(one.plan)}: ") + ", ".join(figures)
 
 
@@ -154,8 +161,8 @@ def _rows(shown: Blocks, question: ServeQuestion, reports: Sequence[DeploymentRe
             f"{one.gpus}",
             f"{one.requests_per_s:,.3g}",
             f"{one.tokens_per_s_per_gpu:,.0f}",
-            milliseconds(one.ttft_s),
-            milliseconds(one.tpot_s) if one.tpot_s else "-",
+            _mean(one, "ttft"),
+            _mean(one, "tpot"),
             *["" if one.cost_per_million_tokens is None else f"{one.cost_per_million_tokens:.3g}"] * priced,
             layout_text(one.plan, formats=len(formats) > 1),
         ]
@@ -164,5 +171,5 @@ def _rows(shown: Blocks, question: ServeQuestion, reports: Sequence[DeploymentRe
     rows[0] = [*(f"[bold]{cell}[/bold]" for cell in rows[0][:-1]), rows[0][-1]]
     shown.table(names, rows, left=("layout",), below=("layout",))
     said = [f"sorted by {SORTED[question.goal]}", *([f"all in {next(iter(formats))}"] if len(formats) == 1 else [])]
-    said.append("TTFT and TPOT: means in closed form" + ", percentiles judged in the simulation" * bool(question.tails))
+    said.append("TTFT and TPOT: simulated means" + f", {CLOSED} in closed form" * any(one.latency is None for one in reports))
     shown.draw(lambda out: out.print("; ".join(said), style="dim"))
