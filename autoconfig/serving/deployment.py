@@ -237,13 +237,13 @@ PERCENTILES = (50, 90, 95, 99)
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """The requests of one attention rank and micro-batch, in order; times are theirs, lengths as asked."""
+    """The requests of one micro-batch of all attention ranks, in order; times are theirs, lengths as asked."""
 
     arrival_s: Vector
     isl: Vector
     osl: Vector
-    prefilled_s: Vector | None = None
-    """When separate prefill instances have sent each one's cache and first token."""
+    begin_s: Vector
+    """When each is with the engine: as it came, or when separate prefill instances have sent its cache and first token."""
     early_s: Vector | None = None
     """Times to first token where decoding has a closed loop of its own (a full queue before separate prefill)."""
 
@@ -338,7 +338,7 @@ def at_rate(question: ServeQuestion, one: DeploymentReport) -> DeploymentReport:
     server, rate = server_of(question, one), question.rate
     found = server.at_rate(rate)
     asked = found.requests
-    stream = Stream(arrival_s=asked.arrival_s, isl=asked.isl + asked.cached, osl=asked.osl)
+    stream = Stream(arrival_s=asked.arrival_s, begin_s=asked.arrival_s, isl=asked.isl + asked.cached, osl=asked.osl)
     latency = _latency(question, one, [_seen(one, stream, found.served, 0.0, None)], server.lanes)
     users = min(max(round(rate * found.e2e_s), 1), decode.batch * decode.replicas)
     carried = replace(
@@ -374,18 +374,13 @@ def _streams(question: ServeQuestion, one: DeploymentReport, lanes: int, running
         arrival = poisson_arrivals(rate, count, rng) if rate else _spread(count, running, one.requests_per_s / lanes, rng)
         isl = sampled_lengths(work.isl, work.data.input_cv, work.longest_input, count, rng)
         osl = answer_lengths(work.data, 1 if disaggregated else one.plan.decode.adp, count, rng)
-    if not disaggregated:
-        return [
-            _stretch(Stream(arrival_s=arrival[i::together], isl=isl[i::together], osl=osl[i::together]), most)
-            for i in range(chosen)
-        ]
-    ready = _prefilled(question, one, arrival, isl, together / lanes)
+    ready = _prefilled(question, one, arrival, isl, together / lanes) if disaggregated else arrival
     turn = [np.argsort(ready, kind="stable")[i::together] for i in range(chosen)]
-    if not question.rate:
+    if disaggregated and not question.rate:
         begin = _spread(count, running, one.requests_per_s / lanes, rng)
-        first = [t[:most] for t in turn]
-        return [Stream(arrival_s=begin[: len(t)], isl=isl[t], osl=osl[t], early_s=(ready - arrival)[t]) for t in first]
-    return [_stretch(Stream(arrival_s=arrival[t], isl=isl[t], osl=osl[t], prefilled_s=ready[t]), most) for t in turn]
+        begun, (t,) = begin[:most], [one[:most] for one in turn]
+        return [Stream(arrival_s=begun, begin_s=begun, isl=isl[t], osl=osl[t], early_s=(ready - arrival)[t])]
+    return [_stretch(Stream(arrival_s=arrival[t], begin_s=ready[t], isl=isl[t], osl=osl[t]), most) for t in turn]
 
 
 def _stretch(stream: Stream, most: int) -> Stream:
@@ -396,8 +391,8 @@ def _stretch(stream: Stream, most: int) -> Stream:
     spans = stream.arrival_s[most - 1 :] - stream.arrival_s[: len(stream.osl) - most + 1]
     start = int(np.argmax((work[most:] - work[:-most]) / np.maximum(spans, 1e-9)))
     part, begin = slice(start, start + most), stream.arrival_s[start]
-    ready = None if stream.prefilled_s is None else stream.prefilled_s[part] - begin
-    return Stream(arrival_s=stream.arrival_s[part] - begin, isl=stream.isl[part], osl=stream.osl[part], prefilled_s=ready)
+    arrival, ready = stream.arrival_s[part] - begin, stream.begin_s[part] - begin
+    return Stream(arrival_s=arrival, begin_s=ready, isl=stream.isl[part], osl=stream.osl[part])
 
 
 def _together(one: DeploymentReport, ranks: int, most: int) -> int:
@@ -475,10 +470,9 @@ def _run(
     # A request that was prefilled elsewhere brings its first token: its first decode iteration gives the second.
     left = np.maximum(stream.osl - 1.0, 1.0) if disaggregated else stream.osl
     users = None if question.rate else running
-    start = stream.arrival_s if stream.prefilled_s is None else stream.prefilled_s
     served = simulate(
         table,
-        Requests(arrival_s=start, isl=prompt, osl=left, cached=stream.isl - prompt),
+        Requests(arrival_s=stream.begin_s, isl=prompt, osl=left, cached=stream.isl - prompt),
         limits,
         0.0 if disaggregated else constants.request_s,
         users=users,
@@ -497,8 +491,7 @@ def _seen(one: DeploymentReport, stream: Stream, served: SimulatedStream, skippe
         kept &= served.arrival_s + served.e2e_s <= served.arrival_s[-1]
     ttft, tpot, e2e = served.ttft_s, served.tpot_s, served.e2e_s
     if one.plan.prefill is not None:
-        early = stream.early_s if stream.prefilled_s is None else stream.prefilled_s - stream.arrival_s
-        assert early is not None
+        early = stream.begin_s - stream.arrival_s if stream.early_s is None else stream.early_s
         more = stream.osl > 1
         tpot = np.where(more, e2e / np.maximum(stream.osl - 1.0, 1.0), np.nan)
         ttft, e2e = early, early + np.where(more, e2e, 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -264,11 +265,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
     workload, rate, whole, times = read_workload(request)
     chunked = engine.chunked_prefill if request.chunked is None else request.chunked
     single = workload.osl <= 1.0
-    if single and request.goal == "tpot":
-        raise InputError(
-            f"{option('goal')} tpot with {option('osl')} 1: answers of one token have no time per output token; "
-            f"use {option('goal')} ttft"
-        )
+    limits = _limits(request, single=single)
     options = start_options(request, model, engine, workload)
     check_options(engine, options)
     engine = replace(engine, eager_iterations="all") if options.eager else engine
@@ -283,9 +280,6 @@ def understand(request: ServeRequest) -> ServeQuestion:
         gpus_per_node=per_node,
         workload=workload,
         lengths=_lengths(request, workload),
-        ttft_s=request.ttft_s,
-        tpot_s=None if single else request.tpot_s,
-        tails={name: value for name, value in request.tail_limits.items() if not (single and name.startswith("tpot"))},
         rate=rate,
         day=whole if whole is not None and whole.window else None,
         times=times,
@@ -299,8 +293,23 @@ def understand(request: ServeRequest) -> ServeQuestion:
         asked_price=request.price,
         checkpoint=checkpoint,
         options=options,
+        **limits,
     )
     return replace(question, assumed=(*notes, *_assumptions(request, question)))
+
+
+def _limits(request: ServeRequest, *, single: bool) -> dict[str, Any]:
+    """Limits of means and percentiles; a `single` token has no time per output token. Raises InputError where that is the
+    goal."""
+    if not single:
+        return {"ttft_s": request.ttft_s, "tpot_s": request.tpot_s, "tails": request.tail_limits}
+    if request.goal == "tpot":
+        raise InputError(
+            f"{option('goal')} tpot with {option('osl')} 1: answers of one token have no time per output token; "
+            f"use {option('goal')} ttft"
+        )
+    tails = {name: value for name, value in request.tail_limits.items() if name.startswith("ttft")}
+    return {"ttft_s": request.ttft_s, "tpot_s": None, "tails": tails}
 
 
 def _lengths(request: ServeRequest, workload: Workload) -> Lengths:

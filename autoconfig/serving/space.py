@@ -118,14 +118,13 @@ def arrangements(
 ) -> Iterator[EnginePlan]:
     """Every way to put the model on the GPUs with the values of `fixed`, whether an engine takes it or not; without `fill` also
     those that leave some of the GPUs unused."""
-    weights = [str(w) for w in fixed.get("weights", ())]
-    caches = [str(k) for k in fixed.get("kv", ())]
+    weights, caches = (list(map(str, fixed.get(key, ()))) for key in ("weights", "kv"))
     formats = weight_formats(model, gpu, weights), cache_formats(gpu, caches)
     ranks = divisors(num_gpus) if fill else _attention_ranks(model, num_gpus)
     for tp, pp, adp in product(divisors(model.num_attention_heads), PIPELINES, ranks if model.is_moe else [1]):
         stage = tp * adp
         left_over = num_gpus % (stage * pp) if fill else stage * pp > num_gpus
-        if pp > model.num_layers or left_over or (adp > 1 and tp > 1 and stage > per_node):
+        if pp > model.num_layers or left_over or (min(adp, tp) > 1 and stage > per_node):
             continue
         for ep, form, kv in product(divisors(stage) if model.is_moe else [1], *formats):
             plan = EnginePlan(tp=tp, pp=pp, ep=ep, adp=adp, weights=form, kv=kv, replicas=num_gpus // (stage * pp))

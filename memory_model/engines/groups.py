@@ -30,6 +30,11 @@ class LayerCache:
     copies: int = 1
     """Blocks of a sequence's state: one, 2 where prefixes are cached, more with drafted tokens."""
 
+    @property
+    def unslid(self) -> LayerCache:
+        """The same, a window kept as full attention."""
+        return replace(self, kind=FULL, window=0) if self.kind == SLIDING else self
+
     def blocks(self, length: Number, in_flight: Number) -> Number:
         """Blocks of one sequence of `length` tokens, `in_flight` tokens being scheduled.
 
@@ -111,14 +116,13 @@ def block_layout(layers: Sequence[LayerCache], stage: range, *, hybrid: bool, sl
     if not layers:
         return BlockLayout(groups=(), block_bytes=0)
     if not hybrid and len({layer.kind for layer in layers}) > 1:
-        layers = [replace(layer, kind=FULL, window=0) if layer.kind == SLIDING else layer for layer in layers]
+        layers = [layer.unslid for layer in layers]
     if len({(layer.kind, layer.window, layer.copies, layer.block) for layer in layers}) == 1:
         page = sum(layers[index].page for index in stage)
         return BlockLayout(groups=(CacheGroup(like=layers[0], layers=len(stage), page=page),), block_bytes=page)
-    layers = same_pages(layers)
-    kinds: dict[LayerCache, list[int]] = {layer: [] for layer in layers}
-    for index, layer in enumerate(layers):
-        kinds[layer].append(index)
+    kinds: dict[LayerCache, list[int]] = {}
+    for index, layer in enumerate(same_pages(layers)):
+        kinds.setdefault(layer, []).append(index)
     fewest, most = min(map(len, kinds.values())), max(map(len, kinds.values()))
     size = most if most < fewest * slack else fewest
     groups = []

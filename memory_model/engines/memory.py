@@ -225,7 +225,7 @@ def _sglang(start: EngineStart) -> EngineMemory:
         f"Not enough memory. Please try to increase --mem-fraction-static. Current value: mem_fraction_static={fraction:g}"
     )
     edges = [Edge(margin=pool / GIB, message=message)]
-    if held.states or "gdn" in start.model.layer_kinds or "mamba" in start.model.layer_kinds:
+    if not {"gdn", "mamba"}.isdisjoint(start.model.layer_kinds):
         words = f"max_mamba_cache_size={held.states} leaves max_num_reqs={held.running}"
         margin = (held.running - 0.5) * max(held.state_bytes, 1.0) / max(held.states, 1) / GIB
         edges.append(Edge(margin=margin, message=words))
@@ -233,9 +233,8 @@ def _sglang(start: EngineStart) -> EngineMemory:
     before = start.gpu.memory_bytes - sglang.context_gib(start)[0] * GIB
     least = fraction - pool / before
     concurrency = held.tokens / length
-    binds = "seqs" if concurrency >= held.running else "pool"
-    if held.states and held.running < (start.max_num_seqs or held.running + 1) and binds == "seqs":
-        binds = "states"
+    limited = held.states > 0 and held.running < (start.max_num_seqs or held.running + 1)
+    binds = "pool" if concurrency < held.running else "states" if limited else "seqs"
     sizes = {"tokens, full attention": held.tokens, "tokens, sliding window": held.window_tokens, "states": held.states}
     return EngineMemory(
         engine="sglang",

@@ -175,22 +175,20 @@ def pool_tokens(start: EngineStart, stage: StageWeights, pool: float) -> PoolTok
     ranks = start.dp if start.attention_dp else 1
     asked = start.max_num_seqs or (int(release["drafting_running"].value) if start.draft_method else None)
     states, held = _states(start, recurrent, asked, ranks, pool)
-    ratio = 1.0 if start.hybrid_kv_manager is False else start.swa_ratio or float(release["swa_ratio"].value)
-    if not full:
-        ratio = 1.0
-    cell = kv_layer_bytes(model, plan.tp, plan.kv) * (full + (ratio if windows else 0.0) * windows)
+    uniform = start.hybrid_kv_manager is False or not full
+    ratio = 1.0 if uniform else start.swa_ratio or float(release["swa_ratio"].value)
+    cell = kv_layer_bytes(model, plan.tp, plan.kv) * (full + ratio * windows)
     page = start.block_size or (SPARSE_PAGE if model.is_sparse else 1)
-    tokens = int(max(pool - held, 0.0) // cell) // page * page if cell else 0
-    if start.max_total_tokens is not None:
-        tokens = min(tokens, start.max_total_tokens // page * page)
-    length = start.max_model_len or start.own_length
+    tokens = int(max(pool - held, 0.0) // cell) if cell else 0
+    tokens = min(tokens, start.max_total_tokens or tokens) // page * page
     least, most = release["max_running"].value
-    running = asked // ranks if asked else min(max(int(tokens / length * 512), least), most)
+    usual = int(tokens / (start.max_model_len or start.own_length) * 512)
+    running = asked // ranks if asked else min(max(usual, least), most)
     if recurrent:
         running = min(running, states // (1 if start.prefix_caching is False else STATES_OF_REQUEST))
     return PoolTokens(
         tokens=tokens,
-        window_tokens=int(tokens * ratio) if windows else 0,
+        window_tokens=int(tokens * ratio * (windows > 0)),
         states=states,
         cell=cell,
         kv_bytes=tokens * cell,

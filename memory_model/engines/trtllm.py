@@ -48,16 +48,14 @@ def pool(start: EngineStart, stage: StageWeights) -> EnginePool:
     slots = seqs * float(slot_bytes(start.model, plan, engine, length)) if engine.reserves_slots else 0.0
     held = sum(weights.values()) - start.cpu_offload_bytes
     room = fraction * (start.gpu.memory_bytes - held - active - slots - engine.runtime_bytes)
-    token = layers = 0.0
-    for layer in stage.layers:
-        if attends(start.model, start.model.layer_kinds[layer]):
-            token, layers = token + kv_layer_bytes(start.model, plan.tp, plan.kv), layers + 1
-    token += (1.0 if start.draft_method == "mtp" else 0.0) * (token / layers if layers else 0.0)
-    states = seqs * sum(state_layer_bytes(start.model, start.model.layer_kinds[layer], plan.tp) for layer in stage.layers)
+    kinds = [start.model.layer_kinds[layer] for layer in stage.layers]
+    attending = sum(attends(start.model, kind) for kind in kinds)
+    drafting = attending > 0 and start.draft_method == "mtp"
+    token = kv_layer_bytes(start.model, plan.tp, plan.kv) * (attending + drafting)
+    states = seqs * sum(state_layer_bytes(start.model, kind, plan.tp) for kind in kinds)
     block = start.block_size or engine.kv_block_tokens
-    tokens = int(np.floor(max(room - states, 0.0) / token)) // block * block if token else 0
-    if start.max_total_tokens is not None:
-        tokens = min(tokens, start.max_total_tokens // block * block)
+    tokens = int(np.floor(max(room - states, 0.0) / token)) if token else 0
+    tokens = min(tokens, start.max_total_tokens or tokens) // block * block
     parts = [
         PartBytes(name=f"weights: {name}", bytes=size, source="the model's files as the engine holds them")
         for name, size in weights.items()

@@ -82,6 +82,11 @@ class SchedulerLimits:
     balance: PromptBalance | None = None
     """How prompts of several ranks wait for each other; None: they do not."""
 
+    @property
+    def beside(self) -> float:
+        """Tokens that a decoding sequence takes of those for prompts."""
+        return 0.0 if self.alone else self.checked
+
 
 class StepState(NamedTuple):
     """One iteration, or `repeats` alike ones: end and length, sequences that decoded, what IterationTable.seconds was asked."""
@@ -239,25 +244,21 @@ class Scheduler:
         parts: list[tuple[int, float, float]] = []
         if self._waits_for_others() or not self.waiting:
             return complete, parts
-        whole = [limits.tokens - (0.0 if limits.alone else count * limits.checked) for count in self.decoding]
+        whole = [limits.tokens - count * limits.beside for count in self.decoding]
         left, prompts, answers = list(whole), 0.0, 0.0
         for r in self.waiting:
             if running + len(parts) >= limits.batch or max(left) <= 0:
                 break
-            rank, begun = self.rank[r], self.begun.get(r)
-            if left[rank] <= 0:
+            rank, at, held = self.rank[r], self.begun.get(r, 0.0), self.held[r]
+            todo = self.isl[r] - at
+            take = self._part(todo, left[rank], whole[rank])
+            left[rank] = left[rank] - take if take else 0.0
+            if not take:
                 continue
-            if begun is None and not self._fits(r, len(complete), prompts, answers) and (running or complete):
-                break
-            at = begun or 0.0
-            todo, held = self.isl[r] - at, self.held[r]
-            if left[rank] < todo <= whole[rank] and not limits.chunked:  # begins where it is whole
-                left[rank] = 0.0
-                continue
-            take = min(todo, left[rank]) if limits.chunked else todo
-            if begun is None:
+            if r not in self.begun:
+                if not self._fits(r, len(complete), prompts, answers) and (running or complete):
+                    break
                 self.kv_used += held + self.osl[r]
-            left[rank] -= take
             before = held - self.isl[r] + at
             parts.append((r, before, before + take))
             if take < todo:
@@ -269,6 +270,12 @@ class Scheduler:
         for r in complete:
             self.waiting.remove(r)
         return complete, parts
+
+    def _part(self, todo: float, left: float, whole: float) -> float:
+        """Tokens of a prompt that an iteration with so much room takes; a prompt that is not cut begins where it is whole."""
+        if left <= 0 or (left < todo <= whole and not self.limits.chunked):
+            return 0.0
+        return min(todo, left) if self.limits.chunked else todo
 
     def _waits_for_others(self) -> bool:
         """Whether prompts wait in this iteration for those of other ranks, or for more; not where a rank has nothing to do."""
