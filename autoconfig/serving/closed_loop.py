@@ -20,6 +20,7 @@ from autoconfig.time_model.serving.simulation import (
     SchedulerLimits,
     SimulatedStream,
     poisson_arrivals,
+    sampled_answers,
     sampled_lengths,
     simulate,
     uniform_lengths,
@@ -212,7 +213,7 @@ class LiveServer:
         """One lane that gets requests at these times."""
         data, count = self.lengths, len(arrivals)
         isl = sampled_lengths(data.isl, data.input_cv, data.most_input, count, rng)
-        osl = answer_lengths(data, self.job.plan.adp, count, rng)
+        osl = sampled_answers(data.osl, data.output_cv, data.most_output, count, rng, self.job.plan.adp)
         requests = self._requests(arrivals, isl, osl)
         served = self._served(IterationTable(self.job).slowed(slowdown), requests, self._limits(self.held_tokens))
         ran = np.isfinite(served.e2e_s)
@@ -260,18 +261,6 @@ class LiveServer:
         """(time to first token, time per output token) of a user alone, whose next request comes when one is answered."""
         first = float(iteration_seconds(self.job, 0.0, 1.0, 1.0, isl)) + self.job.constants.request_s
         return first, float(iteration_seconds(self.job, 1.0, isl + osl / 2.0, 0.0, 1.0))
-
-
-JITTER = 0.1
-"""Of answers of one length where ranks step together."""
-
-
-def answer_lengths(data: DataSet, ranks: int, count: int, rng: np.random.Generator) -> Vector:
-    """Drawn output tokens. Answers of one length differ by JITTER where several ranks step together: else prompts that fall
-    into the same iteration once do so for ever, which no server under live load does."""
-    if ranks == 1 or data.output_cv > 0 or data.osl < 1.0 / JITTER:
-        return sampled_lengths(data.osl, data.output_cv, data.most_output, count, rng)
-    return np.round(data.osl * rng.uniform(1.0 - JITTER, 1.0 + JITTER, count))
 
 
 def edge_text(load: float, edge: EdgeRange | None = None) -> str:

@@ -10,14 +10,21 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.memory_model.serving import ServingMemory, weight_parts_bytes
-from autoconfig.serving.closed_loop import REQUESTS_A_USER, Benchmark, EdgeRange, LiveServer, answer_lengths
+from autoconfig.serving.closed_loop import REQUESTS_A_USER, Benchmark, EdgeRange, LiveServer
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import Deployments
 from autoconfig.specs.json_record import Positive, Share
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan
 from autoconfig.time_model.serving.iteration import IterationTable, iteration_parts
 from autoconfig.time_model.serving.scheduler import scheduler_limits
-from autoconfig.time_model.serving.simulation import Requests, SimulatedStream, poisson_arrivals, sampled_lengths, simulate
+from autoconfig.time_model.serving.simulation import (
+    Requests,
+    SimulatedStream,
+    poisson_arrivals,
+    sampled_answers,
+    sampled_lengths,
+    simulate,
+)
 from autoconfig.time_model.serving.steady import prompts_per_iteration
 from autoconfig.time_model.serving.workload import Trace
 
@@ -373,7 +380,8 @@ def _streams(question: ServeQuestion, one: DeploymentReport, lanes: int, running
         rate = (question.rate or (one.requests_per_s if disaggregated else 0.0)) * together / lanes
         arrival = poisson_arrivals(rate, count, rng) if rate else _spread(count, running, one.requests_per_s / lanes, rng)
         isl = sampled_lengths(work.isl, work.data.input_cv, work.longest_input, count, rng)
-        osl = answer_lengths(work.data, 1 if disaggregated else one.plan.decode.adp, count, rng)
+        stepping = 1 if disaggregated else one.plan.decode.adp
+        osl = sampled_answers(work.osl, work.data.output_cv, work.data.most_output, count, rng, stepping)
     ready = _prefilled(question, one, arrival, isl, together / lanes) if disaggregated else arrival
     turn = [np.argsort(ready, kind="stable")[i::together] for i in range(chosen)]
     if disaggregated and not question.rate:

@@ -440,3 +440,15 @@ def sampled_lengths(mean: float, cv: float, most: float, count: int, rng: np.ran
         return np.full(count, np.round(mean))
     shape = 1.0 / cv**2
     return np.clip(np.round(rng.gamma(shape, mean / shape, count)), 1.0, most)
+
+
+JITTER = 0.1
+"""Of answers of one length where ranks step together."""
+
+
+def sampled_answers(mean: float, cv: float, most: float, count: int, rng: np.random.Generator, ranks: int) -> Vector:
+    """The same of answers; those of one length differ by JITTER where several ranks step together: else prompts that fall into
+    the same iteration once do so for ever, which no server under live load does."""
+    if ranks == 1 or cv > 0 or mean * JITTER < 1.0:
+        return sampled_lengths(mean, cv, most, count, rng)
+    return np.round(mean * rng.uniform(1.0 - JITTER, 1.0 + JITTER, count))

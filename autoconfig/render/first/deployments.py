@@ -63,13 +63,13 @@ def show(console: Console, answer: ServeAnswer) -> None:
     shown.show(console)
 
 
-def _mean(one: DeploymentReport, kind: str) -> str:
+def _mean(one: DeploymentReport, kind: str, mark: str = CLOSED) -> str:
     """A deployment's mean TTFT or TPOT (`ttft`, `tpot`), the same one wherever it stands on the screen: of the simulation, else
-    of the closed form (CLOSED)."""
+    of the closed form, marked."""
     if not one.tpot_s and kind == "tpot":
         return "-"
     if one.latency is None:
-        return CLOSED + milliseconds(getattr(one, f"{kind}_s"))
+        return mark + milliseconds(getattr(one, f"{kind}_s"))
     return milliseconds(getattr(one.latency, f"{kind}_seconds").mean)
 
 
@@ -77,7 +77,7 @@ def _figures(one: DeploymentReport) -> str:
     """Requests, throughput, times with the simulated p95, users, memory for their sequences, cost."""
     tails = one.latency
     p95 = {} if tails is None else {"ttft": tails.ttft_seconds.p95, "tpot": tails.tpot_seconds.p95}
-    times = [f"{kind.upper()} {_mean(one, kind)}" for kind in ("ttft", "tpot")[: 1 + bool(one.tpot_s)]]
+    times = [f"{kind.upper()} {_mean(one, kind, '')}" for kind in ("ttft", "tpot")[: 1 + bool(one.tpot_s)]]
     said = [
         f"{one.requests_per_s:,.3g} requests/s",
         f"{one.tokens_per_s_per_gpu:,.0f} tok/s/GPU",
