@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -117,10 +116,8 @@ class TrainerRun:
     ways: Mapping[str, str] = field(default_factory=dict)
     """The file's words for what may be changed beside the plan: CheckInput.ways."""
     not_modelled: list[Remark] = field(default_factory=list)
-    table: Map | None = None
-    """The map by which the file was read, which knows its harmless keys."""
-    harmless: re.Pattern[str] = re.compile(".*")
-    """Keys that are known to change nothing; further keys that nothing reads are named as unknown."""
+    table: Map
+    """The map by which the file was read, which knows its harmless keys; others that nothing reads are named as unknown."""
 
 
 def model_named(
@@ -148,13 +145,6 @@ def model_named(
         model = found
     assumed.append(Remark("model", model.name, f"which {name[:80]!r} names", Effect.EVERYTHING))
     return model
-
-
-def needed(value: int | None, section: Section, path: str, what: str = "") -> int:
-    """A number that the answer needs. Raises InputError saying how to give it."""
-    if value is None:
-        raise InputError(f"{path} is not in the file{what}: add it, or say --set {path}=N")
-    return value
 
 
 def other_optimizer(section: Section, *paths: str) -> str:
@@ -190,17 +180,17 @@ def record(
         workload=workload,
         given=read_switches(request.switches, model, numerics),
     )
-    unread = [path for path in section.unused() if section.flat[path] is not None]
-    harmless = run.table.changes_nothing if run.table is not None else run.harmless.fullmatch
+    unread = (path for path in section.unused() if section.flat[path] is not None)
+    ignored, unknown = unread_in(section, run.table, unread)
     return CheckInput(
         kind=document.format,
         question=question_of(scenario, tuple(assumed), replace(asked, software=stack.name)),
         plan=_plan(run, dp),
         split=run.split,
-        unknown=unknown_keys(section, (path for path in unread if not harmless(path))),
+        unknown=unknown,
         not_modelled=tuple(run.not_modelled),
         notes=(),
-        ignored=tuple(section.own_words.get(path, path) for path in unread if harmless(path)),
+        ignored=ignored,
         text=document.text,
         script=None,
         spelled=spell,
@@ -267,9 +257,17 @@ def _priced_as(document: Document, software: str) -> str:
     return priced[0] if priced is not None and same else software
 
 
-def unknown_keys(section: Section, paths: Iterable[str]) -> tuple[Remark, ...]:
-    """Keys that nothing reads and that may matter, with their values."""
-    return tuple(Remark(section.own_words.get(path, path), str(section.flat[path])[:40], "") for path in paths)
+def unread_in(section: Section, table: Map, paths: Iterable[str]) -> tuple[tuple[str, ...], tuple[Remark, ...]]:
+    """(Paths that nothing read and that the map says change nothing, remarks of the others with their values)."""
+    ignored: list[str] = []
+    unknown: list[Remark] = []
+    for path in paths:
+        name = section.own_words.get(path, path)
+        if table.changes_nothing(path):
+            ignored.append(name)
+        else:
+            unknown.append(Remark(name, str(section.flat[path])[:40], ""))
+    return tuple(ignored), tuple(unknown)
 
 
 def _workload(run: TrainerRun, seq: int, batch: int, calls: int) -> Workload:

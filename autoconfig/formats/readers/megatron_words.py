@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from autoconfig.formats.argument_names import MEGATRON_ARGUMENTS, SWITCHED_OFF, argument_name
-from autoconfig.formats.record import Document, from_words, not_known, unknown_keys, word
+from autoconfig.formats.record import Document, from_words, not_known, unread_in, word
 from autoconfig.maps.table import Map
 from autoconfig.maps.tree import Section
 from autoconfig.megatron.argument_list import known_arguments
@@ -110,10 +110,8 @@ def field_words(fields: Mapping[str, Any]) -> list[Value]:
 
 def with_unread(answer: CheckInput, section: Section, table: Map, paths: Iterable[str]) -> CheckInput:
     """The record with these paths, which nothing read, as without effect where the map says so, else as unknown."""
-    unread = list(paths)
-    harmless = (section.own_words.get(path, path) for path in unread if table.changes_nothing(path))
-    unknown = unknown_keys(section, (path for path in unread if not table.changes_nothing(path)))
-    return replace(answer, ignored=(*answer.ignored, *harmless), unknown=(*answer.unknown, *unknown))
+    ignored, unknown = unread_in(section, table, paths)
+    return replace(answer, ignored=(*answer.ignored, *ignored), unknown=(*answer.unknown, *unknown))
 
 
 def with_sizes(model: ModelSpec, words: list[Value], section: Section) -> ModelSpec:
