@@ -35,7 +35,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
-	@echo "make fast    tests of formulas, lanes, structure and edges: no server, database, browser, torch or Slurm"
+	@echo "make fast    tests of formulas, lanes, structure and edges: no server, database, browser, torch or Slurm (make fast ROOM=formats: of that folder)"
 	@echo "make test    lint and all tests but the judge's and the long ones (services and a browser are installed as root)"
 	@echo "make ray     studies on a real Ray cluster of three nodes on this machine (300 MB on first use)"
 	@echo "make lint    ruff, mypy, import-linter"
@@ -60,11 +60,12 @@ demo: $(RUNTIME)
 	$(BIN)/autoconfig search --model 175b --gpus 1024
 
 PYTEST := $(BIN)/python -m pytest --dist loadgroup --durations=15
-# The vocabulary and the formulas, the lanes, the edges, the structure.
+# The vocabulary and the formulas, the lanes, the edges, the structure. `make fast ROOM=formats`, or ROOM="maps runs": these folders
+# of tests instead, whichever they are.
 FAST := specs memory_model time_model planning training serving post_training sizing core cli render notebook test_structure.py \
 	test_docs.py test_project.py test_deploy.py
 fast: $(DEV)
-	$(PYTEST) -n 2 -m 'not (service or browser or torch or slurm or ray or judge or soak or long)' $(addprefix tests/,$(FAST))
+	$(PYTEST) -n 2 -m 'not (service or browser or torch or slurm or ray or judge or soak or long)' $(addprefix tests/,$(or $(ROOM),$(FAST)))
 
 test: lint services
 	tools/install_browser.sh $(BIN)/python

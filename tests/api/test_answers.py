@@ -238,6 +238,7 @@ def test_health_and_metrics(http):
     assert http.get("/healthz").json() == {"status": "ok"} and http.get("/readyz").json() == {"status": "ready"}
     http.post("/v1/plans", json=QUESTION)
     assert 'autoconfig_request_seconds_bucket{le="0.001",route="/v1/plans",status="200"}' in http.get("/metrics").text
+    assert http.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).status_code == 404  # without --mcp
 
 
 def test_every_answer_has_the_security_headers(http):

@@ -20,7 +20,6 @@ LLAMA_70B = (
 )
 FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 SLOW = f"--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 {FULL}"
-LAYERS_APART = "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 4 --context-parallel-size 2"
 
 
 def checked(gpus: int, plan: str, chance: float = 0.9) -> CheckAnswer:

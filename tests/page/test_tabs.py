@@ -135,16 +135,16 @@ def test_a_pasted_command_is_answered_with_bars_of_memory_and_curves(asked, page
     rows = view.locator("figure.memory-of-start table tbody tr")
     assert [row.locator("td").first.inner_text() for row in rows.all()] == [f"{one['gib']:.2f}" for one in answer["parts"]]
     assert view.locator("figure.memory-of-start rect[class*=fill-]").count() >= sum(one["gib"] > 0 for one in answer["parts"])
-    view.get_by_label("Tokens in").fill("1000")
+    view.get_by_label("Tokens in").fill("8000")
     view.get_by_label("Tokens out").fill("100")
     expect(view.locator("figure svg circle")).to_have_count(25, timeout=120_000)
-    one = ask(asked, "check", **given, isl=1000, osl=100, concurrency=16)["load"]
+    one = ask(asked, "check", **given, isl=8000, osl=100, concurrency=16)["load"]
     assert f"16 users: {one['ttft_ms']:.0f} ms" in view.locator(".curves").text_content()
     titles = view.get_by_role("img", name="TPOT by requests per second").locator("circle title").all_text_contents()
     rate, _, said = titles[-1].partition(" requests/s: ")
-    open_load = ask(asked, "check", **given, isl=1000, osl=100, rate=float(rate.replace(",", "")))["load"]
+    open_load = ask(asked, "check", **given, isl=8000, osl=100, rate=float(rate.replace(",", "")))["load"]
     assert len(titles) == 5 and said == f"{open_load['tpot_ms']:.1f} ms"
-    assert "start_isl=1000" in page.url and not serious(page) and too_wide(page) <= 0
+    assert "start_isl=8000" in page.url and not serious(page) and too_wide(page) <= 0
 
 
 def test_a_better_start_is_shown_as_a_diff(asked, pages):

@@ -176,9 +176,6 @@ def test_a_row_of_a_hybrid_is_priced_as_deployments_price_it(name):
     assert "recurrent layers: their operators were not measured" in found.note
 
 
-USERS = {"model": "qwen3-8b", "gpu": "h100", "n_gpus": "1", "tp": "1", "isl": "500", "osl": "100", "scenario": "concurrency 4"}
-
-
 @pytest.mark.parametrize(
     ("backend", "version", "release", "says"),
     [
