@@ -139,9 +139,12 @@ def test_the_forwarded_networks_are_what_uvicorn_reads():
 
 
 @pytest.mark.service
-def test_the_monitor_asks_a_real_service_with_a_key(tmp_path):
+def test_the_monitor_and_the_probes_ask_a_real_service(tmp_path):
+    """The monitor with a key, the probes without one."""
     monitor, [port] = manifest("ServiceMonitor"), manifest("Service")["spec"]["ports"]
     [endpoint] = monitor["spec"]["endpoints"]
+    probes = containers()["service"]
+    paths = [probes[f"{kind}Probe"]["httpGet"]["path"] for kind in ("liveness", "readiness")]
     assert monitor["apiVersion"] == "monitoring.coreos.com/v1" and endpoint["port"] == port["name"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= manifest("Service")["metadata"]["labels"].items()
     service = start(f"sqlite:///{tmp_path}/s.db", "--workers", "1", "--search-workers", "0", "--keys")
@@ -149,21 +152,10 @@ def test_the_monitor_asks_a_real_service_with_a_key(tmp_path):
         kind = endpoint["authorization"]["type"]
         headers = {"Authorization": f"{kind} {make_key(service, 'read')}"}
         with service.client() as client:
-            codes = [client.get(endpoint["path"], headers=sent).status_code for sent in (headers, {})]
-    finally:
-        service.stop()
-    assert codes == [200, 401]
-
-
-@pytest.mark.service
-def test_the_probes_ask_a_real_service_without_a_key(tmp_path):
-    told = containers()["service"]
-    paths = [told[f"{kind}Probe"]["httpGet"]["path"] for kind in ("liveness", "readiness")]
-    service = start(f"sqlite:///{tmp_path}/s.db", "--workers", "1", "--search-workers", "0", "--keys")
-    try:
-        with service.client() as client:
+            monitored = [client.get(endpoint["path"], headers=sent).status_code for sent in (headers, {})]
             codes = [client.request(method, path).status_code for path in paths for method in ("GET", "HEAD")]
             refused = client.get("/v1/gpus").status_code
     finally:
         service.stop()
+    assert monitored == [200, 401]
     assert paths == ["/healthz", "/readyz"] and codes == [200] * 4 and refused == 401

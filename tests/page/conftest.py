@@ -3,9 +3,9 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -22,18 +22,44 @@ expect.set_options(timeout=PATIENCE)
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
-@dataclass
-class Watched:
-    """What a page did that it should not."""
+class Visitor:
+    """A page that is watched: what it did that it should not. It is emptied between two tests, as a new visitor's is: to open
+    another one takes Chromium twice as long as the page itself."""
 
-    refused: tuple[int, ...] = ()
-    """Statuses that the test provokes: Chromium writes each on the console."""
-    said: list[str] = field(default_factory=list)
-    hosts: set[str] = field(default_factory=set)
+    def __init__(self, browser: Browser, url: str, options: dict[str, Any]) -> None:
+        self.kind = _kind(url, options)
+        self.options = {"viewport": {"width": 1400, "height": 900}, "color_scheme": "light", **options}
+        context = browser.new_context(**self.options)
+        context.set_default_timeout(PATIENCE)
+        self.page = context.new_page()
+        self.page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
+        self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
 
-    def complaints(self) -> list[str]:
-        known = tuple(f"the server responded with a status of {status}" for status in self.refused)
-        return [text for text in self.said if not any(part in text for part in known)]
+    def open(self, url: str, refused: tuple[int, ...]) -> Page:
+        """The page at this URL; `refused` are statuses that the test provokes: Chromium writes each on the console."""
+        self.said: list[str] = []
+        self.hosts: set[str] = set()
+        self.known = [f"the server responded with a status of {status}" for status in refused]
+        self.page.set_viewport_size(self.options["viewport"])
+        self.page.emulate_media(color_scheme=self.options["color_scheme"])
+        self.page.goto(url)
+        return self.page
+
+    def leave(self) -> None:
+        """Judge what it did, and leave nothing of it."""
+        own = urlsplit(self.page.url).netloc
+        self.page.unroute_all()
+        self.page.evaluate("sessionStorage.clear(); localStorage.clear()")
+        self.page.goto("about:blank")
+        complaints = [text for text in self.said if not any(part in text for part in self.known)]
+        assert not complaints, complaints
+        assert self.hosts <= {own, ""}, self.hosts
+
+
+def _kind(url: str, options: dict[str, Any]) -> tuple[str, str]:
+    """What pages that may follow each other have alike: the service, and the window."""
+    return urlsplit(url).netloc, repr(sorted(options.items()))
 
 
 @pytest.fixture(scope="session")
@@ -54,28 +80,30 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     running.stop()
 
 
-@pytest.fixture
-def pages(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens pages, each like a new visitor's, and judges them at the end of the test."""
-    seen: list[tuple[Page, Watched]] = []
+@pytest.fixture(scope="session")
+def resting() -> list[Visitor]:
+    """Pages that no test has open."""
+    return []
 
-    def begin(url: str, *, refused: tuple[int, ...] = (), **options: object) -> Page:
-        context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})  # type: ignore[arg-type]
-        context.set_default_timeout(PATIENCE)
-        page, watched = context.new_page(), Watched(refused)
-        page.on("console", lambda message: watched.said.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: watched.said.append(f"error: {error}"))
-        page.on("request", lambda request: watched.hosts.add(urlsplit(request.url).netloc))
-        seen.append((page, watched))
-        page.goto(url)
-        return page
+
+@pytest.fixture
+def pages(browser: Browser, resting: list[Visitor]) -> Iterator[Callable[..., Page]]:
+    """Opens pages, each like a new visitor's, and judges them at the end of the test."""
+    visitors: list[Visitor] = []
+
+    def begin(url: str, *, refused: tuple[int, ...] = (), **options: Any) -> Page:
+        visitor = next((one for one in resting if one.kind == _kind(url, options)), None)
+        if visitor is None:
+            visitor = Visitor(browser, url, options)
+        else:
+            resting.remove(visitor)
+        visitors.append(visitor)
+        return visitor.open(url, refused)
 
     yield begin
-    for page, watched in seen:
-        own = urlsplit(page.url).netloc
-        page.context.close()
-        assert not watched.complaints(), watched.complaints()
-        assert watched.hosts <= {own, ""}, watched.hosts
+    for visitor in visitors:
+        visitor.leave()
+        resting.append(visitor)
 
 
 SERVE = {"model": "llama3-8b", "gpus": 2, "gpu": "h100-sxm-80gb", "isl": 500, "osl": 200, "tpot": "20ms", "ttft": "500ms"}

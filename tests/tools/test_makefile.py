@@ -49,11 +49,11 @@ def test_help_names_every_target():
     assert set(TARGETS) - named == {"services"}
 
 
+@pytest.mark.judge  # seconds each, and two environments are installed for the last
 @pytest.mark.parametrize(("benchmark", "says"), [
     (("bench",), r"whole process .*\nrl, .*\npredict, .*\nloading: .*\nserving, .*peak memory of this benchmark: \d+ MB"),
     (("service_load",), r"repeated +1 .*\nfresh +1 .*\nRSS after 20 requests \d+ MiB"),
-    pytest.param(("against_base", "HEAD"), r"wall time: HEAD [\d.]+ s, here [\d.]+ s, .*\d+ modules in autoconfig search",
-                 marks=pytest.mark.judge),  # two environments are installed
+    (("against_base", "HEAD"), r"wall time: HEAD [\d.]+ s, here [\d.]+ s, .*\d+ modules in autoconfig search"),
 ])  # fmt: skip
 def test_a_benchmark_runs(benchmark, says):
     name, *words = benchmark

@@ -115,10 +115,11 @@ def test_a_day_of_requests(user, tmp_path):
         rows = (f"{second:.3f},3000,400" for second in arrivals)
         files[name] = tmp_path / f"{name}.csv"
         files[name].write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n")
-    limits = ("--ttft", "3s", "--tpot", "50ms", "--goal", "gpus", "--engine", "vllm", "--simulate", "1")
-    day = user.asks("deployments", "--model", "llama-3.3-70b-instruct", "--gpus", "16", "--trace", str(files["day"]), *limits)
-    same = {"model": "llama-3.3-70b-instruct", "gpus": 16, "ttft": 3, "tpot": 0.05, "goal": "gpus", "engine": "vllm", "simulate": 1}
-    noon, mean = (api.deployments(**same, **load) for load in ({"trace": str(files["noon"])}, {"isl": 3000, "osl": 400, "rate": 4.1}))
+    model, limits = "llama-3.3-70b-instruct", {"ttft": 3, "tpot": 0.05, "goal": "gpus", "engine": "vllm", "simulate": 1}
+    words = ("--ttft", "3s", "--tpot", "50ms", "--goal", "gpus", "--engine", "vllm", "--simulate", "1")
+    day = user.asks("deployments", "--model", model, "--gpus", "16", "--trace", str(files["day"]), *words)
+    loads = {"trace": str(files["noon"])}, {"isl": 3000, "osl": 400, "rate": 4.1}
+    noon, mean = (api.deployments(model=model, gpus=16, **limits, **load) for load in loads)
     gpus = [plan["tensor_parallel_size"] * plan["num_replicas"] for one in day["deployments"][:1] if (plan := one["decode"])]
     alone, less = (one.best.decode.tensor_parallel_size * one.best.decode.num_replicas for one in (noon, mean))
     assert gpus == [alone] and less < alone and day["question"]["trace"]["sized_by"]["clock"].startswith("1:00:00 to 2:00:00")
