@@ -4,7 +4,7 @@ megatron-core 0.19 builds them from the arguments of examples/t5/pretrain_t5.py 
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, cast
 
 from autoconfig.megatron.argument_list import Arguments, refused_arguments
 from autoconfig.megatron.flag_table import missing, read_fields
@@ -316,7 +316,7 @@ def _pattern(node: ast.expr) -> int | list[int]:
         case ast.List(elts=elements):
             values = [_pattern(element) for element in elements]
             if all(isinstance(value, int) for value in values):
-                return [value for value in values if isinstance(value, int)]
+                return cast("list[int]", values)
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             first, second = _pattern(left), _pattern(right)
             if isinstance(first, list) and isinstance(second, list):

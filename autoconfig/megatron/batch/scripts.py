@@ -107,12 +107,12 @@ def _script(
     model, work = scenario.model, scenario.workload
     rate, source = learning_rate(scenario)
     arguments = train_arguments(scenario, plan)
-    chosen = {group: [argument for argument in arguments if argument.group == group] for group in GROUPS}
+    chosen = {group: rows for group in GROUPS if (rows := [argument for argument in arguments if argument.group == group])}
     arrays: list[str] = []
-    for group in (group for group in GROUPS if chosen[group]):
-        arrays += [f"# --- {TITLES[group]} ---", f"{group.upper()}_ARGUMENTS=(", *map(argument_line, chosen[group]), ")", ""]
+    for group, rows in chosen.items():
+        arrays += [f"# --- {TITLES[group]} ---", f"{group.upper()}_ARGUMENTS=(", *map(argument_line, rows), ")", ""]
     rope = _fuses_rope(scenario)
-    names = [*(group for group in GROUPS if chosen[group]), "data", "run", *(["rope"] if rope else []), "checkpoint"]
+    names = [*chosen, "data", "run", *(["rope"] if rope else []), "checkpoint"]
     size, extra = vocabulary_words(model)
     exports = environment(scenario, plan).items()
     story_lines = [f"# {remark(line)}".rstrip() for line in [*story(scenario, plan, report), "", *use]]

@@ -132,22 +132,27 @@ def read_into(variables: Variables, simple: Simple, fields: Sequence[Value], std
     """Follow `[IFS=,] read [-r] [-d ''] NAMES` of a text that is known: whether it succeeds, as where the line has an end.
     None where it is written otherwise, or the text is not known: nothing is set then."""
     texts = [text_of(value) for value in fields[1:]]
-    names = texts[sum(1 for _ in takewhile(lambda text: not is_name(text), texts)) :]
-    mode = _READS.get(tuple(texts[: len(texts) - len(names)]))
-    own = [token.value for token in simple.words if isinstance(token, Assignment) and token.name == "IFS"]
-    signs = value_of(own[-1], variables) if own and isinstance(own[-1], Word) else plain_value(variables.signs_between())
-    if mode is None or not names or not all(map(is_name, names)) or stdin is None or first_reason((*fields, stdin, signs)):
+    names = list(takewhile(is_name, reversed(texts)))[::-1]
+    mode = _READS.get(tuple(texts[: len(texts) - len(names)])) if names else None
+    signs = _own_signs(variables, simple)
+    if mode is None or stdin is None or first_reason((*fields, stdin, signs)):
         return None
-    line, end, _ = (text_of(stdin), "", "") if mode[1] else text_of(stdin).partition("\n")
-    words = _split(line, text_of(signs), len(names) - 1)
-    if words is None or ("\\" in text_of(stdin) and not mode[0]):
+    text, (raw, whole) = text_of(stdin), mode
+    line, end, _ = (text, "", "") if whole else text.partition("\n")
+    words = _split(line, text_of(signs), len(names) - 1) if raw or "\\" not in text else None
+    if words is None:
         return None
-    values = [plain_value(word) if word else () for word in words]
-    if len(names) == 1 and values[0]:
-        values = [_where_it_stands(values[0][0], line, stdin)]
-    for name, value in zip_longest(names, values, fillvalue=()):
-        variables.set(str(name), value)
+    for name, word in zip_longest(names, words, fillvalue=""):
+        variables.set(name, plain_value(word)[: len(word)])
+    if len(names) == 1:
+        variables.set(names[0], _where_it_stands(words[0], line, stdin))
     return bool(end)
+
+
+def _own_signs(variables: Variables, simple: Simple) -> Value:
+    """What ends a word for `IFS=SIGNS COMMAND`."""
+    own = [token.value for token in simple.words if isinstance(token, Assignment) and token.name == "IFS"]
+    return value_of(own[-1], variables) if own and isinstance(own[-1], Word) else plain_value(variables.signs_between())
 
 
 def _split(line: str, signs: str, cuts: int) -> list[str] | None:
@@ -160,12 +165,13 @@ def _split(line: str, signs: str, cuts: int) -> list[str] | None:
     return line.split(signs, cuts) if len(signs) == 1 and not signs.isspace() and not line.endswith(signs) else None
 
 
-def _where_it_stands(piece: Piece, line: str, stdin: Value) -> Value:
+def _where_it_stands(word: str, line: str, stdin: Value) -> Value:
     """A word of the first line, with the places that its characters have in the file."""
     places = [place for part in stdin for place in part.origin]
-    start = line.index(piece.text)
-    known = len(places) == len(text_of(stdin))
-    return (replace(piece, origin=tuple(places[start : start + len(piece.text)])) if known else piece,)
+    start = line.index(word)
+    if not word or len(places) != len(text_of(stdin)):
+        return plain_value(word)[: len(word)]
+    return (Piece(text=word, origin=tuple(places[start : start + len(word)])),)
 
 
 @dataclass(frozen=True, kw_only=True)

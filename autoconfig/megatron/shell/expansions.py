@@ -39,23 +39,28 @@ def edited(text: str, how: str, signs: Sequence[Sign]) -> str | None:
 
 def _trimmed(text: str, how: str, signs: Sequence[Sign], *, longest: bool) -> str | None:
     """Without a plain text at an end, or all that stands between it and that end. None for other patterns."""
-    starred = signs[:1] == [("*", "bare")] if how == "#" else signs[-1:] == [("*", "bare")]
-    signs = (signs[1:] if how == "#" else signs[:-1]) if starred else signs
-    plain = "".join(sign for sign, _ in signs)
-    if any(sign in _SPECIAL and origin != "quoted" for sign, origin in signs) or (starred and not plain):
+    in_front = how == "#"
+    starred = (signs[:1] if in_front else signs[-1:]) == [("*", "bare")]
+    plain = _plain(signs[starred:] if in_front else signs[: len(signs) - starred])
+    if plain is None or (starred and not plain):
         return None
-    if not starred or plain not in text:
-        return text if starred else text.removeprefix(plain) if how == "#" else text.removesuffix(plain)
-    cut = text.find(plain) if (how == "#") != longest else text.rfind(plain)
-    return text[cut + len(plain) :] if how == "#" else text[:cut]
+    if not starred:
+        return text.removeprefix(plain) if in_front else text.removesuffix(plain)
+    before, mark, behind = text.partition(plain) if in_front != longest else text.rpartition(plain)
+    return text if not mark else behind if in_front else before
 
 
 def _replaced(text: str, signs: Sequence[Sign], *, every: bool) -> str | None:
     """With another text in the first place of a plain one, or in `every` one. None for patterns."""
     end = next((at for at, sign in enumerate(signs) if sign == ("/", "bare")), len(signs))
-    old, new = ("".join(sign for sign, _ in side) for side in (signs[:end], signs[end + 1 :]))
-    odd = any(sign in _SPECIAL | set("&#%") and origin != "quoted" for sign, origin in signs)  # &: what is there, from 5.2 on
-    return None if odd or "\\" in new or not old or not text else text.replace(old, new, -1 if every else 1)
+    old, new = (_plain(side, "&#%") for side in (signs[:end], signs[end + 1 :]))  # &: what is there, from bash 5.2 on
+    return text.replace(old, new, -1 if every else 1) if text and old and new is not None and "\\" not in new else None
+
+
+def _plain(signs: Sequence[Sign], more: str = "") -> str | None:
+    """The text of signs that stand for themselves; None where one does not."""
+    odd = any(sign in _SPECIAL or sign in more for sign, origin in signs if origin != "quoted")
+    return None if odd else "".join(sign for sign, _ in signs)
 
 
 def odd_pattern(text: str, options: frozenset[str], *, quoted: bool) -> bool:

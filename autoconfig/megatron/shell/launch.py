@@ -311,22 +311,19 @@ def over_booked(launch: Launch, text: str, *, total: bool) -> str:
     def count(*names: str) -> int:
         return (_count(merged, *names) or (0, ""))[0] or 0
 
-    gpus, nodes, tasks = count("--gpus-per-node"), count("--nodes"), 1
-    if "srun" in {text_of(value).rsplit("/", 1)[-1] for value in launch.before}:
-        nodes = count("--nodes", "-N")
-        all_tasks = 0 if "--ntasks-per-node" in own else count("--ntasks", "-n")
-        tasks = -(-all_tasks // nodes) if all_tasks and nodes else count("--ntasks-per-node") or 1
+    by_srun = "srun" in {text_of(value).rsplit("/", 1)[-1] for value in launch.before}
+    gpus, nodes = count("--gpus-per-node"), count("--nodes", *(["-N"] if by_srun else []))
+    all_tasks = count("--ntasks", "-n") if by_srun and "--ntasks-per-node" not in own else 0
+    tasks = -(-all_tasks // nodes) if all_tasks and nodes else (by_srun and count("--ntasks-per-node")) or 1
     each = tasks * (count("--nproc-per-node", "--num-gpus") or 1)
-    if gpus and each > gpus:
+    started = (gpus_of(launch, text)[0] or 0) if total else 0
+    if each > gpus > 0:
         how = f"{tasks} tasks of srun, {each // tasks} each" if tasks > 1 else "its launcher"
-        starts = f"line {launch.line} starts {each:,} processes on a node ({how}), and it asks Slurm for {gpus:,} GPUs a node"
-        return f"{starts}: every process needs a GPU of its own; change --nproc-per-node, --ntasks-per-node or --gpus-per-node"
-    started = gpus_of(launch, text)[0] or 0
-    if total and gpus and nodes and started > gpus * nodes:
-        starts = (
-            f"line {launch.line} starts {started:,} processes, and the file asks Slurm for {nodes:,} nodes of {gpus:,} GPUs"
-        )
-        return f"{starts}: change the launcher's nodes and processes, or --nodes"
+        starts = f"{each:,} processes on a node ({how}), each of which needs a GPU, and it asks Slurm for {gpus:,} a node"
+        return f"line {launch.line} starts {starts}: change --nproc-per-node, --ntasks-per-node or --gpus-per-node"
+    if started > gpus * nodes > 0:
+        starts = f"{started:,} processes, and the file asks Slurm for {nodes:,} nodes of {gpus:,} GPUs"
+        return f"line {launch.line} starts {starts}: change the launcher's nodes and processes, or --nodes"
     return ""
 
 

@@ -340,28 +340,26 @@ def _element(elements: Sequence[Value], number: int) -> Value:
 
 def _instead(part: Part, how: str, base: Value, variables: Variables) -> Value:
     """${NAME:-WORD} and ${NAME:+WORD} with their kin, of which `base` is the variable's value."""
-    name, is_held = part.text, part.text in variables.values
-    rest = value_of(part.rest, variables)
-    absent = not is_held and not (variables.unseen and is_name(name))
-    empty = known_text(base) == "" or (absent and name not in _SPECIAL)
+    name, rest, is_held = part.text, value_of(part.rest, variables), part.text in variables.values
+    absent = not (is_held or name in _SPECIAL or (variables.unseen and is_name(name)))
+    empty = absent or known_text(base) == ""
     if how[-1] == "+":
-        if known_text(base) is None and (how == ":+" or not (is_held or absent)):
-            both = ("", text_of(rest)) if not reason_of(rest) else ()
-            return (Piece(text=f"${{{name}:+}}", unknown=reason_of(base), choices=both),)
-        return () if empty else rest
+        decided = known_text(base) is not None or (how == "+" and (is_held or absent))
+        both = ("", text_of(rest)) if not reason_of(rest) else ()
+        open_ = (Piece(text=f"${{{name}:+}}", unknown=reason_of(base), choices=both),)
+        return open_ if not decided else () if empty else rest
     if not (empty if how[0] == ":" else absent):
         return _never_empty(base, rest)
-    rest = tuple(_with_remedy(piece, name) for piece in rest)
+    rest = _with_remedy(rest, name)
     if how[-1] == "=":
         variables.set(name, rest)
     return rest
 
 
-def _with_remedy(piece: Piece, name: str) -> Piece:
-    """A piece of a default: where it is not known either, the variable may be said."""
-    if not piece.unknown or "--set" in piece.unknown:
-        return piece
-    return replace(piece, unknown=f"{piece.unknown}: say --set {name}=VALUE")
+def _with_remedy(rest: Value, name: str) -> Value:
+    """A default: where it is not known either, the variable may be said."""
+    whys = [why if not why or "--set" in why else f"{why}: say --set {name}=VALUE" for why in (piece.unknown for piece in rest)]
+    return tuple(replace(piece, unknown=why) for piece, why in zip(rest, whys, strict=True))
 
 
 def _never_empty(base: Value, rest: Value) -> Value:
