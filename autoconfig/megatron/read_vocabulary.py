@@ -51,7 +51,8 @@ def vocabulary(a: Arguments, values: dict[str, Any], assumed: list[Remark]) -> i
 
 def _without_a_size(a: Arguments, kind: tuple[int, str] | None, extra: int) -> tuple[int, str]:
     """Return (entries, why) where --vocab-size is not given; a type's are those without the `extra` ones. Raises InputError."""
-    if re.fullmatch("[1-9][0-9]{2,6}", size := a.variables.get(SETTING, "")):
+    size = a.variables.get(SETTING, "")
+    if size.isdecimal() and size[0] != "0" and 3 <= len(size) <= 7:
         return int(size), "as --set says"
     names = [name for text in TOKENIZERS if (name := _written(a, text))]
     for name in names:

@@ -26,7 +26,7 @@ from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.progress import Progress
 from autoconfig.planning.request_fields import VARIANT
 from autoconfig.planning.resolve import field_names
-from autoconfig.runs.cells import columns_never_read, read_flag
+from autoconfig.runs.cells import read_flag
 from autoconfig.runs.encoder_row import is_encoder_table, training_row_of
 from autoconfig.runs.predicted import FAILED, cells_of, distinct_rows
 from autoconfig.runs.table import CONFIG, CellError, Row, TableKind, cell, columns_of, unread_columns
@@ -123,11 +123,6 @@ def predict_rows(
             if progress is not None and count % 100 == 0:
                 progress(f"{count:,} of {len(asked):,} different rows")
     return [replace(answers[number], id=cell(row, "id")) for row, number in zip(rows, numbers, strict=True)]
-
-
-def never_read(column: str) -> bool:
-    """Return whether a column names, comments or measures a run."""
-    return column in columns_never_read("training")
 
 
 def _answers(rows: Sequence[Row], calibration: Calibration, workers: int) -> Generator[tuple[int, Prediction], None, None]:

@@ -10,7 +10,8 @@ import pytest
 from autoconfig.specs.plan import parse_plan
 from tables import write
 
-from autoconfig.runs.predict import COLUMNS, never_read, predict_rows, read_table
+from autoconfig.runs.cells import columns_never_read
+from autoconfig.runs.predict import COLUMNS, predict_rows, read_table
 from autoconfig.runs.training_row import read_case
 from autoconfig.training.plan_rules import broken_rules
 from validation.published import published_rows
@@ -48,12 +49,15 @@ def test_the_table_itself_is_never_written_over(autoconfig: SimpleNamespace, tmp
 
 def test_measured_cells_notes_and_status_change_nothing() -> None:
     changed = [
-        {k: ("7.77" if never_read(k) and k not in ("id", "status") else "oom" if k == "status" else v) for k, v in row.items()}
+        {
+            k: ("7.77" if k in columns_never_read("training") and k not in ("id", "status") else "oom" if k == "status" else v)
+            for k, v in row.items()
+        }
         for row in SAMPLE
     ]
     assert any(row["metric_step_s"] for row in SAMPLE)
     assert predict_rows(SAMPLE) == predict_rows(changed)
-    dropped = [{k: v for k, v in row.items() if k == "id" or not never_read(k)} for row in SAMPLE]
+    dropped = [{k: v for k, v in row.items() if k == "id" or k not in columns_never_read("training")} for row in SAMPLE]
     assert predict_rows(SAMPLE) == predict_rows(dropped)
 
 

@@ -35,7 +35,7 @@ def filled_in(variables: Variables, notes: list[str], text: Text, test: Sequence
     except Exit as end:
         line, status = end.args if len(end.args) > 1 else (0, "")
         asks = _ASKS.fullmatch(text.text[test[0].start_byte : test[0].end_byte]) if len(test) == 1 else None
-        if asks is None or not re.fullmatch("0*[1-9][0-9]*", status):
+        if asks is None or not (status.isdecimal() and status.strip("0")):
             raise
         notes.append(f"line {line}: the script stops there while ${asks[1]} is empty: it is read as if it were filled in")
         why = f"${asks[1]} is to be filled in (line {line}): say --set {asks[1]}=VALUE"

@@ -277,7 +277,8 @@ def ends_at_failure(fields: Sequence[Value], *, before: bool) -> bool:
     if name != "set" or words[:1] == ["--"]:
         return before
     for at, word in enumerate(words):
-        if re.fullmatch(r"[-+][a-df-z]*+e[a-z]*+", word) or (word in ("-o", "+o") and words[at + 1 : at + 2] == ["errexit"]):
+        letters = word[1:] if word[:1] in ("-", "+") and word[1:].isalpha() and word.islower() else ""
+        if "e" in letters or (letters == "o" and words[at + 1 : at + 2] == ["errexit"]):
             before = word[0] == "-"
     return before
 

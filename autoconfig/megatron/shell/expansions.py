@@ -6,7 +6,6 @@ Only what every bash since 4.3 reads alike, in every locale: None for all else, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -65,9 +64,9 @@ def _plain(signs: Sequence[Sign], more: str = "") -> str | None:
 
 def odd_pattern(text: str, options: frozenset[str], *, quoted: bool) -> bool:
     """Whether a pattern may match otherwise than `fnmatch` does: letters of either case, [[:digit:]], +(...)."""
-    if "nocasematch" in options and re.search("[A-Za-z]", text):
+    if "nocasematch" in options and any(map(str.isalpha, text)):
         return True
-    return not quoted and re.search(r"\[[:=.]|[?*+@!]\(", text) is not None
+    return not quoted and any(mark in text for mark in ("[:", "[=", "[.", "?(", "*(", "+(", "@(", "!("))
 
 
 Handed = dict[str, Held]

@@ -10,9 +10,7 @@ from itertools import pairwise
 from autoconfig.megatron.shell.commands import Source, Value, is_name, joined, plain_value, reason_of, text_of, unknown
 from autoconfig.specs.errors import UnsupportedError
 
-_NOT_LAUNCHERS = re.compile(
-    "echo|printf|cat|tee|grep|sed|awk|rm|mv|cp|mkdir|cd|ls|chmod|touch|tar|wget|curl|git|pip3?|export|set"
-)
+_NOT_LAUNCHERS = "echo printf cat tee grep sed awk rm mv cp mkdir cd ls chmod touch tar wget curl git pip pip3 export set"
 _TASKS = frozenset({"--ntasks", "-n", "-np", "--np", "--worker-num"})
 """Processes of all nodes; --worker-num: of MindSpore's msrun."""
 _NODES = frozenset({"--nodes", "-N", "--nnodes", "--num-nodes"})
@@ -20,13 +18,10 @@ _PER_NODE = frozenset({"--nproc-per-node", "--num-gpus", "--ntasks-per-node", "-
 _SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash"})
 _TAKES_TEXT = frozenset({"-c", "--command", "--commandline", "--cmd", "--entrypoint", "--wrap"})
 """Options of clusters' own launchers whose value is a command line, like `bcprun -p 8 -c TEXT`."""
-_FILE, _OPTION_BEHIND = re.compile(r"\S\.py\s"), re.compile(r"\s--\w")
 _STARTS_TASKS = frozenset({"msrun", "srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "horovodrun"})
 """Launchers whose -n is a number of processes, each with a GPU of its own."""
 _REMOTE = frozenset({"ssh", "pdsh", "clush"})
 """Programs that start text on other machines, which is not followed."""
-_RUNS_TEXT = re.compile(r"-[abd-z]*+c[a-z]*+")
-"""`bash -c` and its kin."""
 _WRAPPERS = frozenset({"nohup", "exec", "time", "nice"})
 _SCHEDULED = re.compile(r"^#(?:SBATCH|PBS|BSUB|PJM|COBALT|OAR|\$)[ \t]", re.MULTILINE)
 _COMMAND = re.compile(r"^[ \t]*[^#\s]", re.MULTILINE)
@@ -34,7 +29,6 @@ _RANKED = re.compile(
     r"\$\{?(?:SLURM_|OMPI_|PMI_|PMIX_|MV2_|PALS_|LSB_|PBS_|WORLD_SIZE|RANK\b|NODE_RANK|NNODES|NUM_NODES|NUM_GPUS)"
 )
 _STARTING_MODULES = ("torch.distributed", "deepspeed", "accelerate", "paddle.distributed", "mpi4py")
-_PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
 MIN_ARGUMENTS = 3
 """A command with fewer of the program's arguments starts something else."""
 
@@ -71,7 +65,7 @@ class Launch:
 def launch_of(fields: Sequence[Value], line: int, wanted: Program) -> Launch | None:
     """The launch that a command's words are; None for any other command."""
     texts = [text_of(value) for value in fields]
-    if _NOT_LAUNCHERS.fullmatch(texts[0].rsplit("/", 1)[-1]):
+    if texts[0].rsplit("/", 1)[-1] in _NOT_LAUNCHERS.split():
         return None
     if wanted.launch is not None:
         return wanted.launch(fields, line)
@@ -130,7 +124,7 @@ def _of_module(fields: Sequence[Value], texts: Sequence[str], line: int, wanted:
 
 def _module(texts: Sequence[str]) -> int | None:
     """Where the name of the module stands that Python starts (`python -m verl.trainer.main_ppo`)."""
-    python = next((i for i, text in enumerate(texts) if _PYTHON.fullmatch(text)), len(texts))
+    python = next((i for i, text in enumerate(texts) if _is_python(text)), len(texts))
     pairs = enumerate(pairwise(texts[python:]), python + 1)
     return next(
         (at for at, (flag, name) in pairs if flag == "-m" and "." in name and not name.startswith(_STARTING_MODULES)), None
@@ -153,7 +147,7 @@ def inner_script(name: str, fields: list[Value]) -> tuple[Value, list[Value], li
     if (commands := _of_shell(texts, fields)) is not None:
         return commands
     for position, text in enumerate(texts[1:], 1):
-        if not _starts_a_file(text) or _PYTHON.fullmatch(texts[0]):
+        if not _starts_a_file(text) or _is_python(texts[0]):
             continue
         if texts[position - 1] in _TAKES_TEXT:
             return fields[position], fields[: position - 1], []
@@ -165,20 +159,30 @@ def inner_script(name: str, fields: list[Value]) -> tuple[Value, list[Value], li
 def _of_shell(texts: Sequence[str], fields: list[Value]) -> tuple[Value, list[Value], list[Value]] | None:
     """`inner_script` of a shell that is called, or is the entry point of a container."""
     for position, text in enumerate(texts[:-2]):
-        if text in _SHELLS and _RUNS_TEXT.fullmatch(texts[position + 1]):
+        if text in _SHELLS and _runs_text(texts[position + 1]):
             return fields[position + 2], fields[:position], fields[position + 4 :]
         entry = text.removeprefix("--entrypoint=") if text != "--entrypoint" else texts[position + 1]
         if text.startswith("--entrypoint") and entry in _SHELLS:  # docker run --entrypoint bash IMAGE -c TEXT
-            flags = (at for at in range(position + 1, len(texts) - 1) if _RUNS_TEXT.fullmatch(texts[at]))
+            flags = (at for at in range(position + 1, len(texts) - 1) if _runs_text(texts[at]))
             if at := next(flags, 0):
                 return fields[at + 1], fields[:at], fields[at + 3 :]
     return None
 
 
+def _is_python(text: str) -> bool:
+    return text.rsplit("/", 1)[-1].rstrip("0123456789.") == "python"
+
+
+def _runs_text(option: str) -> bool:
+    """Whether an option is that of `bash -c` and its kin (-lc)."""
+    return option[:1] == "-" and option[1:].isalpha() and option.islower() and "c" in option
+
+
 def _starts_a_file(text: str) -> bool:
     """Whether a text is a command line: a .py file, and an option behind it."""
-    file = _FILE.search(text)
-    return file is not None and _OPTION_BEHIND.search(text, file.end()) is not None
+    words = text.split()
+    file = next((at for at, word in enumerate(words) if word.endswith(".py") and len(word) > 3), len(words))
+    return any(word.startswith("--") and len(word) > 2 for word in words[file + 2 :])
 
 
 def _behind_equals(value: Value) -> Value:
@@ -232,7 +236,7 @@ def almost_a_launch(fields: Sequence[Value], line: int, wanted: Program) -> str:
             f"line {line} starts a command on another machine, and what {texts[0]} is told is not followed: give that command"
         )
     at = _program(texts)
-    if at is None or _NOT_LAUNCHERS.fullmatch(texts[0].rsplit("/", 1)[-1]):
+    if at is None or texts[0].rsplit("/", 1)[-1] in _NOT_LAUNCHERS.split():
         return ""
     names = [text.split("=")[0] for text in texts if argument_name(text) in wanted.arguments]
     return (
@@ -267,7 +271,7 @@ def gpus_of(launch: Launch, text: str) -> tuple[int | None, str]:
 def _of_python(launch: Launch, text: str) -> tuple[int | None, str]:
     """(1, "") of a program that python alone starts, as one of one; else why the number is not known."""
     first = next((word for value in launch.before if (word := text_of(value)) not in _WRAPPERS), "")
-    if not _PYTHON.fullmatch(first) or "-m" in map(text_of, launch.before):
+    if not _is_python(first) or "-m" in map(text_of, launch.before):
         return None, f"the launcher of line {launch.line} does not say how many GPUs it starts"
     odd = _SCHEDULED.search(text[: commands_start(text)]) or _RANKED.search(text)
     if odd is None:
@@ -364,8 +368,9 @@ def commands_start(text: str) -> int:
 
 def sbatch_words(text: str) -> Iterator[tuple[str, str]]:
     """Options and values of the #SBATCH lines before the first command."""
-    lines = "\n".join(re.findall(r"^#SBATCH[ \t]([^#\n]*)", text[: commands_start(text)], re.MULTILINE))
-    for match in re.finditer(r"(?<!\S)(-{1,2}[A-Za-z][A-Za-z-]*)(?:=|[ \t]+|(?=[0-9]))([^\s=-][^\s]*)", lines):
+    lines = text[: commands_start(text)].split("\n")
+    lines = [line[7:].partition("#")[0] for line in lines if line.startswith(("#SBATCH ", "#SBATCH\t"))]
+    for match in re.finditer(r"(?<!\S)(-{1,2}[A-Za-z][A-Za-z-]*)(?:=|[ \t]+|(?=[0-9]))([^\s=-][^\s]*)", "\n".join(lines)):
         yield match[1], match[2]
 
 

@@ -24,8 +24,8 @@ from autoconfig.specs.errors import InputError
 MAX_CHARACTERS = 100_000
 HANDED_OVER = ("$@", "$*", "${@...}", "${*...}")
 """The script's own arguments behind the program: none, it is read as started without any."""
-_SETTINGS = re.compile(r"-.*(?:config|deepspeed|recipe)|-c", re.IGNORECASE)
-"""Options of other trainers whose value is a file of settings."""
+_SETTINGS = ("config", "deepspeed", "recipe")
+"""Words in options of other trainers whose value is a file of settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,11 +157,12 @@ def _settings_file(text: str) -> str:
     """The files that commands of another trainer are given, by an option that says so or by their place."""
     files: dict[str, None] = {}
     for line in re.sub(r"(?:^|(?<=\s))#.*", "", text.replace("\\\n", " "), flags=re.MULTILINE).splitlines():
-        words = re.sub("[\"';|&<>]", " ", line).split()
+        words = line.translate(dict.fromkeys(map(ord, "\"';|&<>"), " ")).split()
         for before, word in pairwise(["", *words]):
             name, equals, value = word.rpartition("=")
             named, file = f"-{name}" if equals else before, value[:80]
-            if re.search(r"\w\.(?:ya?ml|toml|json)$", file) and (not named.startswith("-") or _SETTINGS.match(named)):
+            is_wanted = named[:1] != "-" or named.lower().startswith("-c") or any(one in named.lower() for one in _SETTINGS)
+            if is_wanted and file.endswith((".yaml", ".yml", ".toml", ".json")):
                 files[file] = None
     return f"the file that the command names ({', '.join([*files][:3])}; its settings are read there), " if files else ""
 

@@ -23,7 +23,8 @@ _SHELL_FILES = re.compile(
 )
 """Files that set up a shell: Python's and conda's environments, modules, oneAPI, CANN, spack."""
 _ENDLESS = ("<(", "/dev/stdin", "/dev/fd/")
-_TAKES_A_VALUE = {"read": "-[a-z]*[dinNptu]", "mapfile": "-[a-zA-Z]*[cCdnOsu]", "readarray": "-[a-zA-Z]*[cCdnOsu]"}
+_TAKES_A_VALUE = {"read": tuple("dinNptu"), **dict.fromkeys(("mapfile", "readarray"), tuple("cCdnOsu"))}
+"""Commands, and the last letters of options behind which a value stands."""
 _SETS = frozenset({*_TAKES_A_VALUE, "unset", "export", "declare", "local", "readonly", "typeset"})
 _PATH = re.compile(r"[~./]|\w+://|\$\{?\w+\}?/")
 
@@ -110,10 +111,9 @@ def sets_unknown_names(name: str, fields: Sequence[Value]) -> bool:
         return text_of(fields[1]) == "-v" and len(words) > 1 and _hidden(words[1]) if words else False
     if name not in _SETS:
         return False
-    option = _TAKES_A_VALUE.get(name)
-    if option is not None:
-        words = [word for at, word in enumerate(words) if not (at and re.fullmatch(option, text_of(words[at - 1])))]
-    texts = [text_of(word) for word in words if _hidden(word)]
+    before = ["", *map(text_of, words)]
+    takes = [text[:1] == "-" and text.endswith(_TAKES_A_VALUE.get(name, ())) for text in before]
+    texts = [text_of(word) for word, is_value in zip(words, takes, strict=False) if _hidden(word) and not is_value]
     return any(not is_name(text.partition("=")[0]) and text[:1] != "-" for text in texts)
 
 

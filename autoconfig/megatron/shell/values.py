@@ -38,8 +38,9 @@ MAX_LOOKUPS = 200
 _ASSIGNED = re.compile(r"(?:\+\+|--)\s*+([A-Za-z_]\w*+)|(?<!\w)([A-Za-z_]\w*+)\s*+(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))")
 _SPECIAL = "#?@*$!-"
 _HANDED_OVER = ("@", "*")
-_EVERY = re.compile(r"\[[@*]\]([/%#^,]?)")
-"""All elements of an array, with what is done to each of them."""
+_EVERY = ("[@]", "[*]")
+"""All elements of an array; behind it, what is done to each of them."""
+_TO_EACH = frozenset({"", *"/%#^,"})
 _IN_BRACES = re.compile(r"\{([^{}]*+)\}")
 _OF_THE_MACHINE = re.compile(
     r"(?:SLURM|PBS|LSB|OMPI|PMIX?|PALS|MV2|FLUX|COBALT|SGE)_\w+|HOSTNAME|HOSTTYPE|OSTYPE|USER|HOME|PWD|UID|SHELL|PATH"
@@ -191,7 +192,7 @@ def fields_of(word: Word, variables: Variables) -> list[Value]:
             fields.rows[-1].extend(loose(pieces) if part.text == "@" else whole(pieces))
             fields.stays[-1] |= part.quoted and not any(arrays)
             continue
-        if part.rest and any(re.search(r"\s", text_of(word)) for word in _inner_words(part.rest, variables)):
+        if part.rest and any(text_of(word).split() != [text_of(word)] for word in _inner_words(part.rest, variables)):
             pieces = _unknown(part, variables)
         single = part.kind == "arithmetic" or part.text in _SPECIAL or _OF_THE_MACHINE.fullmatch(part.text)
         fields.split(pieces if single else loose(pieces), variables.signs_between())
@@ -225,8 +226,8 @@ def _is_array(part: Part, variables: Variables) -> bool:
     if part.kind != "variable":
         return False
     if part.text in _HANDED_OVER:
-        return isinstance(variables.values.get("@"), list) and part.operator in ("", "/", "%", "#", "^", ",")
-    return _EVERY.fullmatch(part.operator) is not None
+        return isinstance(variables.values.get("@"), list) and part.operator in _TO_EACH
+    return part.operator[:3] in _EVERY and part.operator[3:] in _TO_EACH
 
 
 def value_of(word: Word | None, variables: Variables) -> Value:
@@ -272,8 +273,7 @@ def _elements(part: Part, variables: Variables) -> list[Value]:
         return [variables.scalar(part.text, part.line)]
     elements = held if isinstance(held, list) else [held]
     spend(len(elements) + sum(len(piece.text) for element in elements for piece in element) / 4)
-    match = _EVERY.fullmatch(part.operator)
-    how = match[1] if match else part.operator
+    how = part.operator[3:] if part.operator[:3] in _EVERY else part.operator
     return [_edited(element, how, part, variables) for element in elements] if how else elements
 
 
@@ -313,18 +313,17 @@ def _variable(part: Part, variables: Variables) -> Value:
     name, how = part.text, part.operator
     held = variables.values.get(name)
     base = variables.scalar(name, part.line)
-    if index := re.match(r"\[([0-9]+)\]", how):
-        how = how[index.end() :]
+    index = how[1:].partition("]")[0]
+    if how[:1] == "[" and index.isdecimal():
+        how = how[len(index) + 2 :]
         if held is not None and not (isinstance(held, tuple) and reason_of(held)):
-            base = _element(held if isinstance(held, list) else [held], int(index[1][:6]))
-    if not how:
-        return base
+            base = _element(held if isinstance(held, list) else [held], int(index[:6]))
     if name in _HANDED_OVER and isinstance(variables.values.get("@"), list):
         return _unknown(part, variables)
+    if how in ("", ":?", "?"):
+        return base
     if how in (":-", ":=", "-", "=", ":+", "+"):
         return _instead(part, how, base, variables)
-    if how in (":?", "?"):
-        return base
     if name in variables.odd and reason_of(base):
         return base
     if known_text(base) is None or held is None:

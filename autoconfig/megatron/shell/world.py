@@ -14,8 +14,8 @@ from autoconfig.specs.errors import InputError
 
 MAX_PER_NODE = 16
 """GPUs of one node, of which a launcher starts the processes, at most."""
-_PER_NODE = re.compile(r"PER_?NODE|NPROC|LOCAL", re.IGNORECASE)
-_NODES = re.compile(r"(?i:NODE|WORLD|HOST)|-N$")
+_PER_NODE = ("PER_NODE", "PERNODE", "NPROC", "LOCAL")
+_NODES = ("NODE", "WORLD", "HOST")
 _VALUE = r"[\"']?([1-9][0-9]{0,6})[\"']?"
 _NAME = r"(?:^|(?<=[;\s]))([A-Za-z_]\w*)="
 _ASSIGNED = re.compile(rf"{_NAME}{_VALUE}(?=[\s;&]|$)", re.MULTILINE)
@@ -48,7 +48,9 @@ class _Count:
     @property
     def rank(self) -> tuple[bool, bool, int]:
         """Nodes first, processes of one node last."""
-        return _PER_NODE.search(self.name) is not None, _NODES.search(self.name) is None, self.start
+        name = self.name.upper()
+        of_nodes = self.name.endswith("-N") or any(word in name for word in _NODES)
+        return any(word in name for word in _PER_NODE), not of_nodes, self.start
 
 
 def _numbers(text: str, variables: Mapping[str, str], settings: Mapping[str, str]) -> Iterator[_Count]:
