@@ -75,7 +75,7 @@ def published_runs() -> PublishedRuns:
 
 
 def _without_particulars(reason: str) -> str:
-    """So that like reasons are counted together."""
+    """A reason without names and numbers, by which like ones are counted together."""
     return re.split(r"[:;(]|, (?:use|known)", re.sub(r"'[^']*'", "...", reason))[0].strip()[:90]
 
 

@@ -23,7 +23,8 @@ PRIOR_LOG_SD = {"step": 0.05, "memory": 0.25, "communication": 0.25, "attention"
 """Width of each factor's prior. Host: the standard error of the median that the host's constants are (median slope of 33 and 61
 launch-bound runs whose quartiles are 0.5 and 2.0, 0.6 and 2.5 ms; `python -m validation.fit.host_floor`)."""
 MOE_LOG_SD = {"step": 0.07, "memory": 0.08, "communication": 0.1, "attention": 0.1, "moe": 0.08, "host": 0.08}
-"""The same of mixtures of experts, whose own terms hold on every GPU and release alike (docs/time_model.md, Experts)."""
+"""Width of each factor's prior of mixtures of experts, whose own terms hold on every GPU and release alike
+(docs/time_model.md, Experts)."""
 OF_THE_MIXTURE = ("memory", "communication", "moe", "host")
 """Factors that a mixture does not take over from dense models: casts and permutation, dispatch, launches are its own."""
 UNKNOWN_CLUSTER_LOG_SD = 0.3

@@ -34,7 +34,7 @@ class CalibrationGroup:
     before: float
     """Mean of |log(measured / predicted)|, constants without the publisher."""
     after: float
-    """The same where one run calibrates and the others are predicted, over every choice of it."""
+    """That mean where one run calibrates and the others are predicted, over every choice of it."""
 
 
 @cache

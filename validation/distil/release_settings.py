@@ -182,8 +182,8 @@ def _tuned_length(name: str, lengths: dict[str, tuple[str, str]]) -> str:
 
 
 def yaml_settings(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The same of 25.09: plans from configs/*/*.yaml, and what run_script.py sets for its models: DeepEP, overlap and two
-    recomputed modules for DeepSeek-V3 on H100, all-to-all with token drop elsewhere."""
+    """(name, fields) of every preset of 25.09: plans from configs/*/*.yaml, and what run_script.py sets for its models: DeepEP,
+    overlap and two recomputed modules for DeepSeek-V3 on H100, all-to-all with token drop elsewhere."""
     base = folder / "scripts" / "performance" / "configs"
     for path in (base / name for name in ("deepseek/deepseek_v3", "qwen3/qwen3_30b_a3b", "qwen3/qwen3_235b_a22b")):
         matrix = yaml.safe_load(path.with_name(path.name + "_llm_pretrain.yaml").read_text(encoding="utf-8"))["perf_matrix"]
@@ -203,7 +203,7 @@ def yaml_settings(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def function_settings(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The same from the functions of 26.08 and later, under the names of the presets before it."""
+    """(name, fields) of every recipe of 26.08 and later, functions, under the names of the presets before it."""
     finder: Any = _StandIns(folder / "src")
     sys.meta_path.insert(0, finder)
     for path in sorted((folder / "src" / "megatron" / "bridge" / "perf_recipes").glob("*/*/*.py")):

@@ -36,7 +36,7 @@ OWN_FIXED = {
     ("verl", "seconds_per_sample"): (0.0005, 0.001),
     ("verl", "seconds_per_gb"): (0.02, 0.02),
 }
-"""The same of a framework whose printed phases say more: NeMo-RL moves samples through one controller, verl's workers keep
+"""FIXED of frameworks whose printed phases say more: NeMo-RL moves samples through one controller, verl's workers keep
 theirs (8,192 samples leave 6 s beside the phases)."""
 REST_NOISE = 0.03
 """Deviation of the seconds that printed phases leave of a step, as a share of the step."""

@@ -40,7 +40,7 @@ rows) and of a sequence in Python (assumed), and what is tried."""
 PASSES = 6
 """Which iterations stand on the floor, and which runs are outliers, is found anew that often."""
 FACTOR_SPREAD = {"all": 0.1, "experts": 0.3, ARITHMETIC: 1.0}
-"""The same of the factors of a GPU; arithmetic: for a year of the release's age."""
+"""How far the factors of a GPU may be from the parent's; arithmetic: for a year of the release's age."""
 PULL = 0.3
 OUTLIER = 0.1
 """Relative error from which a run counts by its size and no longer by its square (Huber 1964): a few runs whose kernels or

@@ -15,7 +15,8 @@ import runpy
 import shlex
 import sys
 import tempfile
-import types
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
@@ -121,57 +122,6 @@ def _liger_arguments() -> Any:
     return module.LigerArgs
 
 
-class _Module(types.ModuleType):
-    """A package that is not there: every name of it is another."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.__path__ = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return mock.MagicMock(name=f"{self.__name__}.{name}")
-
-
-HEAVY = ("deepspeed", "vllm", "flash_attn", "bitsandbytes", "aiohttp", "ray", "openrlhf.trainer", "openrlhf.models")
-
-
-class _Finder(Loader):
-    """Finds HEAVY packages and all below them."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if any(name == heavy or name.startswith(f"{heavy}.") for heavy in HEAVY):
-            return ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec: Any) -> _Module:
-        return _Module(spec.name)
-
-    def exec_module(self, module: Any) -> None:
-        return None
-
-
-def openrlhf(text: str) -> None:
-    """train_ppo_ray's parser and its checks, up to where Ray would start."""
-
-    class Started(Exception):
-        pass
-
-    if not any(isinstance(one, _Finder) for one in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())  # for good: the frameworks that need the real packages are judged by other processes
-    words = words_of(text, "openrlhf.cli.train_ppo_ray")
-    ray: Any = import_module("ray")
-    ray.is_initialized = mock.Mock(return_value=False)
-    ray.init = mock.Mock(side_effect=Started)
-    try:
-        with mock.patch.object(sys, "argv", ["train_ppo_ray", *words]):
-            runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
-    except Started:
-        return
-    raise RuntimeError("Ray was not started")
-
-
 class _Names(type):
     """Of classes whose every name is another class like them."""
 
@@ -186,26 +136,70 @@ class _Names(type):
         return words[0] if words else self
 
 
-NOT_READ = ("absl", "mlflow", "pynvml", "soundfile", "swanlab", "torch.utils.tensorboard", "torchdata", "wandb", "zmq")
-"""Packages that NeMo-RL imports beside its configuration."""
+class _Finder(Loader):
+    """Finds packages and all below them that are not there; every name of them is what `made` makes."""
 
-
-class _Missing(_Finder):
-    """Finds NOT_READ; the names of these are classes, which others inherit."""
+    def __init__(self, packages: tuple[str, ...], made: Callable[[str], Any]) -> None:
+        self.packages, self.made = packages, made
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        inside = any(name == one or name.startswith(f"{one}.") for one in NOT_READ)
+        inside = any(name == package or name.startswith(f"{package}.") for package in self.packages)
         return ModuleSpec(name, self, is_package=True) if inside else None
 
     def exec_module(self, module: Any) -> None:
-        module.__getattr__ = lambda name: getattr(_Names(module.__name__, (), {}), name)
+        def attribute(name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return self.made(f"{module.__name__}.{name}")
+
+        module.__getattr__ = attribute
+
+
+HEAVY = ("deepspeed", "vllm", "flash_attn", "bitsandbytes", "aiohttp", "ray", "openrlhf.trainer", "openrlhf.models")
+NOT_READ = ("absl", "mlflow", "pynvml", "soundfile", "swanlab", "torch.utils.tensorboard", "torchdata", "wandb", "zmq")
+"""Packages that NeMo-RL imports beside its configuration, some of whose names other classes inherit."""
+
+
+@cache
+def stand_in(packages: tuple[str, ...], made: Callable[[str], Any]) -> None:
+    """Replace packages for good: the frameworks that need the real ones are judged by other processes."""
+    sys.meta_path.insert(0, _Finder(packages, made))
+
+
+def mocked(name: str) -> mock.MagicMock:
+    """A name of a package that is not there."""
+    return mock.MagicMock(name=name)
+
+
+def inherited(name: str) -> Any:
+    """A class in place of a name of a package that is not there."""
+    return getattr(_Names("", (), {}), name.rpartition(".")[2])
+
+
+def openrlhf(text: str) -> None:
+    """train_ppo_ray's parser and its checks, up to where Ray would start."""
+
+    class Started(Exception):
+        pass
+
+    stand_in(HEAVY, mocked)
+    words = words_of(text, "openrlhf.cli.train_ppo_ray")
+    ray: Any = import_module("ray")
+    ray.is_initialized = mock.Mock(return_value=False)
+    ray.init = mock.Mock(side_effect=Started)
+    try:
+        with mock.patch.object(sys, "argv", ["train_ppo_ray", *words]):
+            runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
+    except Started:
+        return
+    raise RuntimeError("Ray was not started")
 
 
 def nemo_rl_master_config(root: Path) -> Any:
     """NeMo-RL's MasterConfig from the source of a release, what it imports beside its configuration replaced."""
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
-        sys.meta_path.insert(0, _Missing())
+        stand_in(NOT_READ, inherited)
         import_module("transformers.models.auto.processing_auto")  # after which the package is another object
         transformers: Any = import_module("transformers")
         transformers.__version__ = "5.11.0"  # 0.7.0 patches tokenizers, and refuses 5.12; none is read here
