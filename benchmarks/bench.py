@@ -156,9 +156,9 @@ def serving_rate() -> None:
     request = ServeRequest(model="llama3-70b", gpus=8, gpu="h200-sxm-141gb", isl=1000, osl=500, disaggregated=False)
     question = replace(understand(request), constraints={"batch": frozenset(range(1, 2049))})
     seconds = best_of(REPEATS, lambda: rank(question))
-    found = rank(question)
-    rate = found.fit / seconds / 1e6
-    print(f"serving, one core: {found.fit:,} deployments of {len(found.layouts)} layouts, {rate:.1f} M deployments/s")
+    ranking = rank(question)
+    rate = ranking.fit / seconds / 1e6
+    print(f"serving, one core: {ranking.fit:,} deployments of {len(ranking.layouts)} layouts, {rate:.1f} M deployments/s")
     for model, gpus in SERVED:
         arguments = ["deployments", "--model", model, "--gpus", str(gpus), "--gpu", "h200-sxm-141gb", "--isl", "1000"]
         wall, _, megabytes = command([*arguments, "--osl", "500", "--ttft", "2s", "--tpot", "50ms", "--json"])
@@ -171,11 +171,11 @@ def day_of_requests(count: int) -> None:
     with TemporaryDirectory() as folder:
         path = str(Path(folder) / "day")
         subprocess.run([sys.executable, "-m", "benchmarks.made_traces", path, str(count), "24"], check=True)
-        asked = [
+        question = [
             *("deployments", "--model", "llama3-70b", "--gpus", "256", "--gpu", "h100"),
             *("--ttft", "2s", "--tpot", "50ms"),
         ]
-        wall, _, megabytes = command([*asked, "--goal", "gpus", "--trace", str(path), "--json"])
+        wall, _, megabytes = command([*question, "--goal", "gpus", "--trace", str(path), "--json"])
     print(f"  a day of {count:,} requests sized for llama3-70b on H100, whole process: {wall:.1f} s, {megabytes:.0f} MB")
 
 

@@ -121,8 +121,8 @@ def read_rate(kind: str, pieces: Iterator[str]) -> str:
         with path.open("w", encoding="utf-8") as file:
             file.writelines(pieces)
         size = path.stat().st_size / 1e6
-        said = subprocess.run([sys.executable, "-c", READ, str(path)], check=True, capture_output=True, text=True).stdout
-    line = f"{kind} of {size:,.0f} MB: {said.strip()}"
+        output = subprocess.run([sys.executable, "-c", READ, str(path)], check=True, capture_output=True, text=True).stdout
+    line = f"{kind} of {size:,.0f} MB: {output.strip()}"
     print(line)
     return line
 

@@ -203,8 +203,8 @@ class Jobs:
     def _one(self, name: str, job: Job) -> Measurement | None:
         """The job's outcome, run where there is none yet; None where the budget is spent or it left no result."""
         place = self.folder / job.content_hash[:16]
-        found = self._outcome(place, job)
-        if found is None:
+        measurement = self._outcome(place, job)
+        if measurement is None:
             remaining = self.deadline - time.monotonic()
             if remaining < MIN_S:
                 self.left += 1
@@ -213,24 +213,24 @@ class Jobs:
             write_text(place / "job.json", job_text(job))
             with self._watched(place):
                 code = self._process(place, min(remaining, JOB_LIMIT_S))
-            found = self._outcome(place, job)
-            if found is None:
+            measurement = self._outcome(place, job)
+            if measurement is None:
                 lines = (place / "log.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
                 benchmark.say(", ".join([f"no result: {name}: exit code {code}", *(line[:200] for line in lines[-1:])]))
                 self.crashed += 1
                 return None
-        self.rows.append(_row(name, job, found))
-        peak = f"{found.peak_allocated_bytes / 2**30:.3f} GiB" if found.peak_allocated_bytes else "-"
-        step = f"{found.step_seconds:.3f} s" if found.step_seconds else "-"
-        benchmark.say(f"{found.status:>6}  {peak:>10}  {step:>9}  {name}")
-        return found
+        self.rows.append(_row(name, job, measurement))
+        peak = f"{measurement.peak_allocated_bytes / 2**30:.3f} GiB" if measurement.peak_allocated_bytes else "-"
+        step = f"{measurement.step_seconds:.3f} s" if measurement.step_seconds else "-"
+        benchmark.say(f"{measurement.status:>6}  {peak:>10}  {step:>9}  {name}")
+        return measurement
 
     def _outcome(self, place: Path, job: Job) -> Measurement | None:
         try:
-            found = read_measurement(place / RESULT_FILE)
+            measurement = read_measurement(place / RESULT_FILE)
         except InputError:
             return None
-        return found if found.status in FINAL and found.job_hash == job.content_hash else None
+        return measurement if measurement.status in FINAL and measurement.job_hash == job.content_hash else None
 
     def _process(self, place: Path, limit_s: float) -> int:
         """The training core with its output in log.txt; its exit code. Raises KeyboardInterrupt with the process ended."""
@@ -289,19 +289,19 @@ class Jobs:
         write_text(self.folder / "summary.json", json.dumps(body, indent=1) + "\n")
 
 
-def _row(name: str, job: Job, found: Measurement) -> dict[str, Any]:
+def _row(name: str, job: Job, measurement: Measurement) -> dict[str, Any]:
     return {
         "name": name,
-        "job_hash": found.job_hash,
+        "job_hash": measurement.job_hash,
         "plan": str(job.plan),
         "rank": job.rank,
-        "status": found.status,
-        "peak_allocated_bytes": found.peak_allocated_bytes,
-        "peak_reserved_bytes": max((r.peak_reserved_bytes or 0 for r in found.ranks), default=0) or None,
-        "step_seconds": found.step_seconds,
-        "step_seconds_spread": found.step_seconds_spread,
-        "attention_kernel": found.attention_kernel,
-        "versions": found.versions,
+        "status": measurement.status,
+        "peak_allocated_bytes": measurement.peak_allocated_bytes,
+        "peak_reserved_bytes": max((r.peak_reserved_bytes or 0 for r in measurement.ranks), default=0) or None,
+        "step_seconds": measurement.step_seconds,
+        "step_seconds_spread": measurement.step_seconds_spread,
+        "attention_kernel": measurement.attention_kernel,
+        "versions": measurement.versions,
     }
 
 

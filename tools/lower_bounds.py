@@ -51,35 +51,35 @@ _BOUND = re.compile(r">=\s*([\w.]+)")
 
 def project() -> dict[str, Any]:
     """The table [project] of pyproject.toml."""
-    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return found
+    table: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return table
 
 
-def requirements(found: dict[str, Any], extras: Iterable[str] = EXTRAS) -> Iterator[tuple[str, str, str]]:
+def requirements(table: dict[str, Any], extras: Iterable[str] = EXTRAS) -> Iterator[tuple[str, str, str]]:
     """(name, [extras], version bounds) of every requirement of the package with these extras; its own name is left out."""
-    lines = [*found["dependencies"], *(line for extra in extras for line in found["optional-dependencies"][extra])]
+    lines = [*table["dependencies"], *(line for extra in extras for line in table["optional-dependencies"][extra])]
     for line in lines:
         name, more, bounds = _REQUIREMENT.fullmatch(line.partition(";")[0].strip()).groups()  # type: ignore[union-attr]
-        if name != found["name"]:
+        if name != table["name"]:
             yield name, more or "", bounds
 
 
-def lower_bounds(found: dict[str, Any], extras: Iterable[str] = EXTRAS) -> dict[str, str]:
+def lower_bounds(table: dict[str, Any], extras: Iterable[str] = EXTRAS) -> dict[str, str]:
     """Name -> the oldest version that is allowed. Raises ValueError where a name has none, or two."""
     oldest: dict[str, str] = {}
-    for name, _, bounds in requirements(found, extras):
-        said = _BOUND.search(bounds)
-        if said is None:
+    for name, _, bounds in requirements(table, extras):
+        bound = _BOUND.search(bounds)
+        if bound is None:
             raise ValueError(f"{name} has no lower bound in pyproject.toml")
-        if oldest.setdefault(name, said[1]) != said[1]:
-            raise ValueError(f"{name} has the lower bounds {oldest[name]} and {said[1]} in pyproject.toml; give one")
+        if oldest.setdefault(name, bound[1]) != bound[1]:
+            raise ValueError(f"{name} has the lower bounds {oldest[name]} and {bound[1]} in pyproject.toml; give one")
     return oldest
 
 
-def constraints(found: dict[str, Any]) -> list[str]:
+def constraints(table: dict[str, Any]) -> list[str]:
     """Lines for `pip install --constraint`."""
-    tools = {name: bounds for name, _, bounds in requirements(found, ("dev",)) if name in TEST_TOOLS}
-    pinned = lower_bounds(found) | {name: _BOUND.search(bounds)[1] for name, bounds in tools.items()}  # type: ignore[index]
+    tools = {name: bounds for name, _, bounds in requirements(table, ("dev",)) if name in TEST_TOOLS}
+    pinned = lower_bounds(table) | {name: _BOUND.search(bounds)[1] for name, bounds in tools.items()}  # type: ignore[index]
     return [f"{name}=={version}" for name, version in sorted(pinned.items())]
 
 
@@ -98,7 +98,7 @@ def main() -> None:
 
 def bounds() -> None:
     """Try the package at its lower bounds. Raises CommandError."""
-    started, found = time.monotonic(), project()
+    started, table = time.monotonic(), project()
 
     def say(what: str) -> None:
         print(f"bounds: {time.monotonic() - started:4.0f} s  {what}", flush=True)
@@ -107,9 +107,9 @@ def bounds() -> None:
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         pinned = place / "constraints.txt"
-        pinned.write_text("\n".join(constraints(found)) + "\n", encoding="utf-8")
+        pinned.write_text("\n".join(constraints(table)) + "\n", encoding="utf-8")
         pip("--constraint", str(pinned), "--editable", f".[{','.join(EXTRAS)}]", *TEST_TOOLS)
-        say(f"installed: {' '.join(constraints(found))}")
+        say(f"installed: {' '.join(constraints(table))}")
         for words in COMMANDS:
             run(BIN / "autoconfig", *words, cwd=place, path=BIN)
         say(f"{len(COMMANDS)} commands")
@@ -117,7 +117,7 @@ def bounds() -> None:
         say(f"left out: {extra} ({why})")
     how = ("-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup", "-m", PLAIN, "--deselect", LEFT_TO_OTHERS)
     say(run(BIN / "python", "-m", "pytest", *how, *TESTS, path=BIN).splitlines()[-1])
-    pip(f"{OLDER}<{lower_bounds(found)[OLDER]}")
+    pip(f"{OLDER}<{lower_bounds(table)[OLDER]}")
     pip(".")
     run(BIN / "autoconfig", "search", *SMALL, path=BIN)
     say(f"pip install . beside an older {OLDER} replaced it")

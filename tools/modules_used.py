@@ -189,9 +189,9 @@ def main() -> None:
         print(f"{len(walk.modules)} modules, {len(walk.climbs)} climbs, {walk.returns} returns")
         return
     command = tuple(sys.argv[1:]) or COMMAND
-    found = modules_used(command)
-    print("\n".join(found))
-    print(f"{len(found)} modules in autoconfig {' '.join(command)}")
+    modules = modules_used(command)
+    print("\n".join(modules))
+    print(f"{len(modules)} modules in autoconfig {' '.join(command)}")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, default=200, help="how many mutants are drawn (0: all)")
     parser.add_argument("--seed", type=int, default=random.randrange(1000), help="of the draw")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     from mutmut.__main__ import create_mutants  # which says how this process starts others
 
     make_tree()
@@ -61,19 +61,19 @@ def main() -> None:
     with contextlib.redirect_stdout(None):
         create_mutants(JOBS)
     names = list(results())
-    drawn = random.Random(asked.seed).sample(names, min(asked.sample or len(names), len(names)))
-    print(f"seed {asked.seed}: {len(drawn)} of {len(names)} mutants", flush=True)
+    drawn = random.Random(options.seed).sample(names, min(options.sample or len(names), len(names)))
+    print(f"seed {options.seed}: {len(drawn)} of {len(names)} mutants", flush=True)
     mutmut = str(Path(sys.executable).with_name("mutmut"))
     command = [mutmut, "run", "--max-children", str(JOBS), *drawn]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
-        said = [line for line in done.stdout.splitlines() if not line.startswith(SPINNER)]
-        sys.exit("\n".join([*said, "mutmut stopped: what it printed says why"]))
+        lines = [line for line in done.stdout.splitlines() if not line.startswith(SPINNER)]
+        sys.exit("\n".join([*lines, "mutmut stopped: what it printed says why"]))
     outcome = results()
     survivors = [name for name in drawn if outcome[name] not in NOTICED]
     for name in sorted(survivors):
         subprocess.run([mutmut, "show", name], check=False)
-    print(f"seed {asked.seed}: {len(survivors)} of {len(drawn)} mutants survive ({100 * len(survivors) / len(drawn):.1f} %)")
+    print(f"seed {options.seed}: {len(survivors)} of {len(drawn)} mutants survive ({100 * len(survivors) / len(drawn):.1f} %)")
     print(", ".join(f"{count} {status}" for status, count in Counter(outcome[name] for name in drawn).items()))
 
 

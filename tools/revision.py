@@ -60,8 +60,8 @@ def _dependencies(folder: Path) -> Path:
     """A folder of links to the packages of this environment: without the project, and without files that run at the start."""
     folder.mkdir()
     places = [path for path in dict.fromkeys(sys.path) if path.endswith("-packages")]
-    found = importlib.metadata.distributions(name=PROJECT, path=places)
-    own = {file.parts[0] for distribution in found for file in distribution.files or []}
+    distributions = importlib.metadata.distributions(name=PROJECT, path=places)
+    own = {file.parts[0] for distribution in distributions for file in distribution.files or []}
     for entry in (entry for place in places for entry in sorted(Path(place).iterdir())):
         hidden = entry.name in own or entry.name.startswith("__editable__") or entry.suffix in (".pth", ".egg-link")
         if not hidden and entry.name != "__pycache__":
@@ -84,8 +84,8 @@ def environment(code: Path, place: Path) -> Path:
 
 def verify(command: Path, code: Path) -> None:
     """Make sure that the command runs the files of `code` and none of another checkout."""
-    said = _run(str(command.with_name("python")), "-P", "-c", CHECK, COMMAND, cwd=command.parent)
-    files = {name: Path(file).resolve() for name, file in json.loads(said).items() if file}
+    modules = _run(str(command.with_name("python")), "-P", "-c", CHECK, COMMAND, cwd=command.parent)
+    files = {name: Path(file).resolve() for name, file in json.loads(modules).items() if file}
     own = {name.split(".")[0] for name, file in files.items() if file.is_relative_to(code.resolve())}
     elsewhere = [
         f"{name} of {file}"

@@ -78,9 +78,9 @@ class Generator(GenerateJsonSchema):
             return {"type": "string", "description": "A plan in its short form."}
         made = super().dataclass_schema(schema)
         hidden = {field.name for field in dataclasses.fields(kind) if not field.compare}
-        said = _docstrings(kind)
+        descriptions = _docstrings(kind)
         fields = {name: one for name, one in made["properties"].items() if name not in hidden}
-        made["properties"] = {name.rstrip("_"): _plain(one) | said.get(name, {}) for name, one in fields.items()}
+        made["properties"] = {name.rstrip("_"): _plain(one) | descriptions.get(name, {}) for name, one in fields.items()}
         made["required"] = [name.rstrip("_") for name in made.get("required", ()) if name not in hidden]
         return {
             key: made[key] for key in ("type", "description", "properties", "required", "additionalProperties") if key in made
@@ -96,27 +96,27 @@ class Generator(GenerateJsonSchema):
 
 def _plain(schema: dict[str, Any], *, item: bool = False) -> dict[str, Any]:
     """Without what a field's name and its allowed values say."""
-    kept = {key: value for key, value in schema.items() if key not in ("title", "default")}
-    if "const" in kept or ("enum" in kept and (item or kept.get("type") == "string")):
-        kept.pop("type", None)
-    if isinstance(kept.get("items"), dict):
-        kept["items"] = _plain(kept["items"], item=True)
-    if "anyOf" in kept:
-        kept["anyOf"] = [_plain(one) for one in kept["anyOf"]]
-    return kept
+    plain = {key: value for key, value in schema.items() if key not in ("title", "default")}
+    if "const" in plain or ("enum" in plain and (item or plain.get("type") == "string")):
+        plain.pop("type", None)
+    if isinstance(plain.get("items"), dict):
+        plain["items"] = _plain(plain["items"], item=True)
+    if "anyOf" in plain:
+        plain["anyOf"] = [_plain(one) for one in plain["anyOf"]]
+    return plain
 
 
 def _docstrings(kind: type) -> dict[str, dict[str, str]]:
     """Field -> its docstring as a description, those of its bases too."""
-    found = {}
+    descriptions = {}
     for base in reversed([one for one in kind.__mro__ if dataclasses.is_dataclass(one)]):
         body = ast.parse(inspect.cleandoc(inspect.getsource(base))).body[0]
         assert isinstance(body, ast.ClassDef)
         for field, text in pairwise(body.body):
             match field, text:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
-                    found[name] = {"description": " ".join(said.split())}
-    return found
+                    descriptions[name] = {"description": " ".join(said.split())}
+    return descriptions
 
 
 def published(kind: Any, mode: JsonSchemaMode) -> dict[str, Any]:
@@ -133,9 +133,9 @@ def published(kind: Any, mode: JsonSchemaMode) -> dict[str, Any]:
 
 def schemas() -> dict[Path, str]:
     """File -> text of every published schema."""
-    found = {}
+    texts = {}
     for name, (title, kind) in ANSWERS.items():
-        found[PUBLISHED / f"{name}.schema.json"] = _text(title, published(kind, "serialization"), name)
+        texts[PUBLISHED / f"{name}.schema.json"] = _text(title, published(kind, "serialization"), name)
     for path, (title, kind) in FILES.items():
         made = published(kind, "validation")
         _as_read(made["$defs"], every_field=kind is PlanFileJson)
@@ -144,8 +144,8 @@ def schemas() -> dict[Path, str]:
         else:
             made["properties"] = {"schema_version": {"const": 1}, **made["properties"]}
             made["required"] = ["schema_version", *made["required"]]
-        found[path] = _text(title, made, path.name.split(".")[0])
-    return found
+        texts[path] = _text(title, made, path.name.split(".")[0])
+    return texts
 
 
 def _as_read(definitions: dict[str, Any], *, every_field: bool) -> None:

@@ -65,11 +65,11 @@ def published_runs() -> PublishedRuns:
     runs: list[Run] = []
     dropped: list[Dropped] = []
     for row in step_rows():
-        found = run_of(row)
-        if isinstance(found, Run):
-            runs.append(found)
+        run = run_of(row)
+        if isinstance(run, Run):
+            runs.append(run)
         else:
-            reason = _without_particulars(found).removeprefix("it ")
+            reason = _without_particulars(run).removeprefix("it ")
             dropped.append(Dropped(id=cell(row, "id"), source=cell(row, "source"), gpu=gpu_name(row), reason=reason))
     return PublishedRuns(runs=tuple(runs), dropped=tuple(dropped))
 

@@ -49,11 +49,11 @@ def usable_runs(source: Path) -> tuple[list[Run], list[str]]:
     """Rows that can calibrate, and a line with the reason for each of the others."""
     runs, left_out = [], []
     for number, row in enumerate(read_table(source), 1):
-        found = usable(row)
-        if isinstance(found, Run):
-            runs.append(found)
+        run = usable(row)
+        if isinstance(run, Run):
+            runs.append(run)
         else:
-            left_out.append(f"row {cell(row, 'id') or number}: {found}")
+            left_out.append(f"row {cell(row, 'id') or number}: {run}")
     return runs, left_out
 
 
@@ -96,12 +96,12 @@ def describe(calibration: Calibration, source: Path) -> list[str]:
     for entry in calibration.entries:
         if not entry.rows or not set(entry.rows) <= ids:
             continue
-        known = ", ".join(f"{name} x {getattr(entry.factors, name):.3f}" for name in entry.determined) or "nothing"
-        kept = ", ".join(f"{name} x {getattr(entry.factors, name):.3f}" for name in NAMES if name not in entry.determined)
+        determined = ", ".join(f"{name} x {getattr(entry.factors, name):.3f}" for name in entry.determined) or "nothing"
+        others = ", ".join(f"{name} x {getattr(entry.factors, name):.3f}" for name in NAMES if name not in entry.determined)
         runs = f"{len(entry.rows):,} run" + "s" * (len(entry.rows) != 1)
         lines.append(
-            f"{entry.generation} on {entry.architecture} ({entry.kind}), {runs}: determined {known}; "
-            f"not determined, kept near where they were: {kept or 'nothing'}"
+            f"{entry.generation} on {entry.architecture} ({entry.kind}), {runs}: determined {determined}; "
+            f"not determined, kept near where they were: {others or 'nothing'}"
         )
     return lines
 

@@ -76,10 +76,10 @@ def _gpu(folder: Path) -> GpuSpec:
 
 
 def _run(device: str, part: str, path: Path, gpu: GpuSpec) -> Iterator[GpuRun]:
-    job, found = read_job(path.with_name("job.json")), read_measurement(path)
-    if found.status not in ("ran", "oom"):
+    job, measurement = read_job(path.with_name("job.json")), read_measurement(path)
+    if measurement.status not in ("ran", "oom"):
         return
-    if found.job_hash != job.content_hash:
+    if measurement.job_hash != job.content_hash:
         raise InputError(f"{str(path)[:200]} is not the result of the job.json beside it; remove the folder and run make gpu")
     scenario = scenario_of(job, gpu)
     report = report_plan(scenario, job.plan)
@@ -96,11 +96,11 @@ def _run(device: str, part: str, path: Path, gpu: GpuSpec) -> Iterator[GpuRun]:
         model=job.model.name,
         plan=str(job.plan),
         rank=job.rank,
-        status=found.status,
-        measured_gib=max(r.peak_allocated_bytes for r in found.ranks) / GIB if found.status == "ran" else None,
+        status=measurement.status,
+        measured_gib=max(r.peak_allocated_bytes for r in measurement.ranks) / GIB if measurement.status == "ran" else None,
         predicted_gib=peak / GIB,
         limit_gib=(job.device_memory_bytes or report.limit_bytes) / GIB,
-        measured_seconds=_measured_seconds(job, scenario, found),
+        measured_seconds=_measured_seconds(job, scenario, measurement),
         predicted_seconds=seconds,
     )
 
@@ -117,9 +117,9 @@ def scenario_of(job: Job, gpu: GpuSpec) -> Scenario:
     )
 
 
-def _measured_seconds(job: Job, scenario: Scenario, found: Measurement) -> float | None:
-    if found.status != "ran":
+def _measured_seconds(job: Job, scenario: Scenario, measurement: Measurement) -> float | None:
+    if measurement.status != "ran":
         return None
     if job.mode == "emulate" and job.rank is not None:
-        return micro_batch_seconds(scenario, job.plan, job.rank, found.ranks[0])
-    return found.step_seconds
+        return micro_batch_seconds(scenario, job.plan, job.rank, measurement.ranks[0])
+    return measurement.step_seconds

@@ -46,21 +46,21 @@ def revisions(base: str, other: str | None, pattern: str, keep: Path | None) -> 
     questions, requests = chosen(*load(), pattern)
     with tempfile.TemporaryDirectory(prefix="revisions-") as name:
         place = Path(name)
-        kept = keep or place / "answers"
+        recordings = keep or place / "answers"
         for label, folder, revision in (("base", "a", base), ("other", "b", other)):
             # in folders with names of one length, so that lines break alike
-            record_revision(revision, kept / label, place / folder, questions, requests)
-        comparison = compare(kept / "base", kept / "other")
+            record_revision(revision, recordings / label, place / folder, questions, requests)
+        comparison = compare(recordings / "base", recordings / "other")
     print("\n".join(report(comparison)))
     return 0 if comparison.alike() else 1
 
 
 def main() -> int:
     """Do what the command line says; 1 where answers differ, 2 where it cannot be done."""
-    asked = _parser().parse_args()
+    options = _parser().parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return revisions(asked.base, asked.other, asked.only, asked.keep)
+        return revisions(options.base, options.other, options.only, options.keep)
     except (ValueError, RevisionError) as error:
         say(f"error: {error}")
         return 2

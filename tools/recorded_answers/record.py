@@ -138,11 +138,11 @@ def _kill(process: subprocess.Popen[bytes], number: int) -> None:
 def environment(home: Path, inherited: dict[str, str]) -> dict[str, str]:
     """What commands see: little, and the same everywhere. One thread, so that sums are added up in one order. Python's hashes
     of texts have one seed: the order of a set of names would differ from run to run."""
-    kept = {name: inherited[name] for name in ("PATH", "LD_LIBRARY_PATH", "TMPDIR") if name in inherited}
+    kept_variables = {name: inherited[name] for name in ("PATH", "LD_LIBRARY_PATH", "TMPDIR") if name in inherited}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
     fixed = {"COLUMNS": "160", "LINES": "50", "NO_COLOR": "1", "TERM": "dumb", "TZ": "UTC", "PYTHONHASHSEED": "0"}
     places = {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "MPLCONFIGDIR": str(home / "matplotlib")}
-    return {**kept, **threads, **fixed, **places, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PYTHONSAFEPATH": "1"}
+    return {**kept_variables, **threads, **fixed, **places, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PYTHONSAFEPATH": "1"}
 
 
 HERE = Path(__file__).parent
@@ -166,10 +166,10 @@ class Question:
     slow: bool = False
 
     def input_files(self) -> list[Path]:
-        found = [path for pattern in self.inputs for folder in INPUTS for path in sorted(folder.glob(pattern))]
-        if len(found) < len(self.inputs):
+        files = [path for pattern in self.inputs for folder in INPUTS for path in sorted(folder.glob(pattern))]
+        if len(files) < len(self.inputs):
             raise ValueError(f"{self.name}: not every pattern of {self.inputs} names a file of {', '.join(map(str, INPUTS))}")
-        return found
+        return files
 
 
 @dataclass(frozen=True)
@@ -192,21 +192,21 @@ class HttpRequest:
 
 def _question(row: dict[str, Any]) -> Question:
     commands = row["run"] if isinstance(row["run"], list) else [row["run"]]
-    given = {**row, "run": tuple(tuple(shlex.split(one)) for one in commands)}
+    fields = {**row, "run": tuple(tuple(shlex.split(one)) for one in commands)}
     for name in ("inputs", "forget"):
-        given[name] = tuple(given.get(name, ()))
-    return Question(**given)
+        fields[name] = tuple(fields.get(name, ()))
+    return Question(**fields)
 
 
 def _request(row: dict[str, Any]) -> HttpRequest:
-    given = {key: value for key, value in row.items() if key not in ("json", "text")}
-    headers = dict(given.pop("headers", {}))
-    given["without"] = tuple(given.get("without", ()))
+    fields = {key: value for key, value in row.items() if key not in ("json", "text")}
+    headers = dict(fields.pop("headers", {}))
+    fields["without"] = tuple(fields.get("without", ()))
     if "json" in row or "text" in row:
-        given["body"] = (json.dumps(row["json"]) if "json" in row else str(row["text"])).encode()
-        given.setdefault("method", "POST")
+        fields["body"] = (json.dumps(row["json"]) if "json" in row else str(row["text"])).encode()
+        fields.setdefault("method", "POST")
         headers.setdefault("Content-Type", "application/json")
-    return HttpRequest(**given, headers=headers)
+    return HttpRequest(**fields, headers=headers)
 
 
 def load(folder: Path = QUESTIONS) -> tuple[list[Question], list[HttpRequest]]:
@@ -226,11 +226,11 @@ def load(folder: Path = QUESTIONS) -> tuple[list[Question], list[HttpRequest]]:
 
 def chosen(questions: list[Question], requests: list[HttpRequest], pattern: str) -> tuple[list[Question], list[HttpRequest]]:
     """Those whose name is like the pattern (`search*`). Requests build on one another, so one of them asks for all."""
-    found = [one for one in questions if fnmatch.fnmatch(one.name, pattern)]
-    asked = any(fnmatch.fnmatch(request.name, pattern) for request in requests)
-    if not found and not asked:
+    named = [one for one in questions if fnmatch.fnmatch(one.name, pattern)]
+    requested = any(fnmatch.fnmatch(request.name, pattern) for request in requests)
+    if not named and not requested:
         raise ValueError(f"no question is named like {pattern!r}")
-    return found, requests if asked else []
+    return named, requests if requested else []
 
 
 def say(text: str) -> None:
@@ -285,8 +285,8 @@ def answer_question(question: Question, recording: Recording) -> None:
     before = _contents(folder)
     for number, arguments in enumerate(question.run, start=1):
         suffix = f"-{number:02d}" if len(question.run) > 1 else ""
-        said = recording.processes.run([*recording.command, *arguments], folder)
-        for part, text in {"command": f"{' '.join(('autoconfig', *arguments))}\n", **said}.items():
+        streams = recording.processes.run([*recording.command, *arguments], folder)
+        for part, text in {"command": f"{' '.join(('autoconfig', *arguments))}\n", **streams}.items():
             recording.write(question.name, f"{part}{suffix}", text, question.forget)
     for name, raw in _contents(folder).items():
         if before.get(name) != raw:

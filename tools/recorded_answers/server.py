@@ -29,14 +29,14 @@ def _start(recording: Recording) -> tuple[subprocess.Popen[bytes], str]:
     command = [*recording.command, "serve", "--port", "0", "--database", database, "--workers", "1", "--search-workers", "1"]
     process = recording.processes.start(command, place)
     assert process.stderr is not None and process.stdout is not None
-    said = []
+    lines = []
     for raw in process.stderr:
-        said.append(raw.decode(errors="backslashreplace"))
-        if said[-1].startswith(STARTED):
+        lines.append(raw.decode(errors="backslashreplace"))
+        if lines[-1].startswith(STARTED):
             for stream in (process.stderr, process.stdout):
                 threading.Thread(target=stream.read, daemon=True).start()  # nobody reads on: a full pipe would block it
-            return process, said[-1].split()[-1]
-    raise ServiceError(f"the service did not start: {''.join(said)}")
+            return process, lines[-1].split()[-1]
+    raise ServiceError(f"the service did not start: {''.join(lines)}")
 
 
 class Asking:
@@ -69,9 +69,9 @@ class Asking:
                 raise ServiceError(f"{request.name}: no answer has {request.until!r}; the last one: {text[:500]}")
             time.sleep(0.2)
         if text.startswith("{"):
-            found = json.loads(text)
-            if isinstance(found.get("id"), str):
-                self.ids[request.name] = found["id"]
+            body = json.loads(text)
+            if isinstance(body.get("id"), str):
+                self.ids[request.name] = body["id"]
         return status, headers, text
 
 
@@ -85,9 +85,9 @@ def _record(request: HttpRequest, asking: Asking, recording: Recording) -> None:
     if request.keep:
         text = "".join(line for line in text.splitlines(keepends=True) if re.search(request.keep, line))
     left_out = {*HEADERS_LEFT_OUT, *request.without}
-    kept = [f"{name}: {value}\n" for name, value in headers if name.lower() not in left_out]
+    shown = [f"{name}: {value}\n" for name, value in headers if name.lower() not in left_out]
     recording.write(request.name, "status", f"{status}\n")
-    recording.write(request.name, "headers", "".join(kept))
+    recording.write(request.name, "headers", "".join(shown))
     recording.write(request.name, "body", text)
 
 

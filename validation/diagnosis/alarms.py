@@ -106,11 +106,11 @@ def alarm_lines() -> Iterator[Line]:
 
 def publishers_alike() -> str:
     """Return in a sentence what of dense runs is called slow where each publisher counts once, whatever it has published."""
-    found: dict[str, list[bool]] = {}
+    by_publisher: dict[str, list[bool]] = {}
     for one in alarms():
         if not one.moe:
-            found.setdefault(publisher_of(one.source), []).append(one.slow)
-    shares = [share_of(slow) for slow in found.values()]
+            by_publisher.setdefault(publisher_of(one.source), []).append(one.slow)
+    shares = [share_of(slow) for slow in by_publisher.values()]
     mean = share(sum(shares) / len(shares))
     return f"Of dense runs {mean} are called slow where each of {len(shares)} publishers counts once.\n"
 

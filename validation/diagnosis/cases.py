@@ -62,10 +62,10 @@ class Reported:
 
 def diagnosed(row: Mapping[str, str]) -> Diagnosis:
     """The diagnosis of a row of the table, as its reporter would ask."""
-    given = dict(word.split("=", 1) for word in row["question"].split())
+    question = dict(word.split("=", 1) for word in row["question"].split())
     text = row["evidence"].replace("\\n", "\n")
     files = {"evidence.log": text} if text.strip() else {}
-    return diagnose_texts(files, row["plan"] or None, given, lambda: request_of(given), CheckRequest())
+    return diagnose_texts(files, row["plan"] or None, question, lambda: request_of(question), CheckRequest())
 
 
 @cache

@@ -70,8 +70,8 @@ def _asked(line: Line) -> str:
     bound = line.most if line.most is not None else line.least
     assert bound is not None
     text = f"{bound:.0f}" if line.name.startswith("wrong") else share(bound)
-    asked = f"at {'most' if line.most is not None else 'least'} {text}"
-    return asked if line.holds else f"{asked}: missed"
+    words = f"at {'most' if line.most is not None else 'least'} {text}"
+    return words if line.holds else f"{words}: missed"
 
 
 if __name__ == "__main__":

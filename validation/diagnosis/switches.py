@@ -83,8 +83,8 @@ def _pairs_of(switch: str, runs: list[tuple[Predicted, dict[str, str]]]) -> Iter
     for one, cells in runs:
         rest = tuple(sorted((name, value) for name, value in cells.items() if name != switch))
         alike.setdefault(rest, {}).setdefault(cells.get(switch, ""), one)
-    for found in alike.values():
-        for (old, one), (new, other) in combinations(found.items(), 2):
+    for values in alike.values():
+        for (old, one), (new, other) in combinations(values.items(), 2):
             if not switch.endswith("kernel") or _released(old) != _released(new):
                 yield _pair(switch, f"{old or 'none'} -> {new or 'none'}", one, other)
 

@@ -86,12 +86,12 @@ def fields_of(tree: ast.Module) -> Iterator[tuple[str, str, ast.expr]]:
 
 def field_types(folder: Path, places: Sequence[str]) -> dict[str, str]:
     """Field -> its annotation; another class may hold the same as a text."""
-    found: dict[str, str] = {}
+    types: dict[str, str] = {}
     for tree in trees(folder, places):
         for _, name, annotation in fields_of(tree):
-            if kind(found.get(name, "str")) == ("1", "str"):
-                found[name] = ast.unparse(annotation)
-    return found
+            if kind(types.get(name, "str")) == ("1", "str"):
+                types[name] = ast.unparse(annotation)
+    return types
 
 
 def kind(annotation: str) -> tuple[str, str]:
@@ -151,16 +151,16 @@ def struct_flags(tree: ast.Module) -> Iterator[Seen]:
 def release_flags(engine: str, folder: Path) -> list[Seen]:
     """Every flag of one release."""
     types = field_types(folder, FIELDS[engine])
-    found: list[Seen] = []
+    flags: list[Seen] = []
     for tree in trees(folder, FILES[engine]):
         calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-        found += [flag for call in calls if (flag := added(call, types)) is not None]
-        found += struct_flags(tree) if engine == "sglang" else ()
+        flags += [flag for call in calls if (flag := added(call, types)) is not None]
+        flags += struct_flags(tree) if engine == "sglang" else ()
         for name, field, annotation in fields_of(tree):
             if name in ("FrontendArgs", "BaseFrontendArgs"):
                 values, type_ = kind(ast.unparse(annotation))
-                found.append(Seen(names=(f"--{field.replace('_', '-')}",), values=values, type=type_))
-    return found
+                flags.append(Seen(names=(f"--{field.replace('_', '-')}",), values=values, type=type_))
+    return flags
 
 
 def key(release: str) -> tuple[int, ...]:

@@ -153,8 +153,8 @@ class Wheel:
 
     def versions(self, system: str, family: str, framework: str, table: str) -> list[str]:
         """Files system/family/framework/version/table.parquet, newest version first."""
-        found = [m for m in self.members if m.startswith(f"{system}/{family}/{framework}/") and m.endswith(f"/{table}.parquet")]
-        return sorted(found, key=lambda name: [int(part) for part in re.findall(r"\d+", name.split("/")[3])], reverse=True)
+        files = [m for m in self.members if m.startswith(f"{system}/{family}/{framework}/") and m.endswith(f"/{table}.parquet")]
+        return sorted(files, key=lambda name: [int(part) for part in re.findall(r"\d+", name.split("/")[3])], reverse=True)
 
     def table(self, member: str) -> pd.DataFrame:
         with zipfile.ZipFile(self.path) as archive:

@@ -78,16 +78,16 @@ def nemo_rl(repository: Path, version: str) -> dict[str, str]:
     def git(*words: str) -> str:
         return subprocess.run(["git", "-C", str(repository), *words], capture_output=True, text=True, check=True).stdout
 
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     names = git("ls-tree", "-r", "--name-only", f"v{version}", "examples/configs").split()
     files = [n for n in names if re.search(r"(grpo|dapo)[^/]*\.yaml$", n)]
     base = "examples/configs/grpo_math_1B.yaml"
     for name in [*[n for n in files if n != base], base]:
         for path, value in leaves(yaml.safe_load(git("show", f"v{version}:{name}")) or {}):
-            if name == base or path not in found:
-                found[path] = type(value).__name__ if name == base and not str(value).startswith("$") else ""
+            if name == base or path not in kinds:
+                kinds[path] = type(value).__name__ if name == base and not str(value).startswith("$") else ""
     declared = git("grep", "-hE", r"^    \w+: ", f"v{version}", "--", "nemo_rl").splitlines()
-    return {path: _number_of(path, declared) if kind == "int" else kind for path, kind in found.items()}
+    return {path: _number_of(path, declared) if kind == "int" else kind for path, kind in kinds.items()}
 
 
 def _number_of(path: str, declared: list[str]) -> str:
@@ -99,26 +99,26 @@ def _number_of(path: str, declared: list[str]) -> str:
 def fields(path: Path, *classes: str) -> set[str]:
     """Annotated fields of dataclasses of a file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = set()
+    names = set()
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name in classes:
-            found |= {n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
-    return found
+            names |= {n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+    return names
 
 
 def openrlhf(folder: Path, version: str) -> set[str]:
     """Flags of train_ppo_ray, and of train_ppo while there was one (0.5)."""
     scripts = [path.read_text(encoding="utf-8") for path in sorted((folder / f"openrlhf-{version}").rglob("train_ppo*.py"))]
-    found = re.findall(r"add_argument\(\s*f?\"--([\w.{}]+)\"", "\n".join(scripts))
-    return {flag.replace("{prefix}", entity) for flag in found for entity in ENTITIES}
+    flags = re.findall(r"add_argument\(\s*f?\"--([\w.{}]+)\"", "\n".join(scripts))
+    return {flag.replace("{prefix}", entity) for flag in flags for entity in ENTITIES}
 
 
 def slime(folder: Path, version: str) -> set[str]:
     """slime's own arguments, without those of Megatron-LM and SGLang."""
     text = (folder / f"slime-{version}" / "slime" / "utils" / "arguments.py").read_text(encoding="utf-8")
-    found = re.findall(r"(?:add_argument|reset_arg)\((?:\s*parser,)?\s*\"--([\w-]+)\"(?=(.{0,90}))", text, re.DOTALL)
-    names = {name.replace("-", "_") for name, _ in found}
-    return names | {f"no_{name.replace('-', '_')}" for name, rest in found if "BooleanOptionalAction" in rest}
+    flags = re.findall(r"(?:add_argument|reset_arg)\((?:\s*parser,)?\s*\"--([\w-]+)\"(?=(.{0,90}))", text, re.DOTALL)
+    names = {name.replace("-", "_") for name, _ in flags}
+    return names | {f"no_{name.replace('-', '_')}" for name, rest in flags if "BooleanOptionalAction" in rest}
 
 
 def swift(folder: Path, version: str) -> set[str]:
@@ -155,7 +155,7 @@ def main(folder: Path, repository: Path) -> None:
     """Write the file."""
     nemo = {version: nemo_rl(repository, version) for version in NEMO_RL}
     before = json.loads(TARGET.read_text(encoding="utf-8"))["nemo-rl"]
-    found = {
+    data = {
         "about": "Keys of releases, a digit a release: 1 where it has the key. By validation/distil/post_training_keys.py",
         "verl": releases(
             "verl/trainer/config of the wheels",
@@ -173,7 +173,7 @@ def main(folder: Path, repository: Path) -> None:
         "swift": releases(SWIFT_SOURCE, SWIFT, any=partial(swift, folder)),
         "slime": releases("slime/utils/arguments.py of THUDM/slime at the release tags", SLIME, any=partial(slime, folder)),
     }
-    write(found)
+    write(data)
 
 
 def write(data: dict[str, Any]) -> None:

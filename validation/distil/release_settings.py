@@ -117,9 +117,9 @@ class _StandIns:
         file = self.source / (name.replace(".", "/") + ".py")
         package = file.with_suffix("") / "__init__.py"
         if name.startswith(RECIPES) and "dataset_utils" not in name and (file.is_file() or package.is_file()):
-            found = package if package.is_file() else file
+            source = package if package.is_file() else file
             parents = [str(package.parent)] if package.is_file() else None
-            return importlib.util.spec_from_file_location(name, found, submodule_search_locations=parents)
+            return importlib.util.spec_from_file_location(name, source, submodule_search_locations=parents)
         return importlib.util.spec_from_loader(name, self, is_package=True)  # type: ignore[arg-type]
 
     def create_module(self, spec: Any) -> types.ModuleType:
@@ -168,12 +168,12 @@ _LENGTH = re.compile(r"(?m)^[^#\n]*\bseq_length ?= ?(\d+)(?: if precision\.lower
 
 def _tuned_lengths(folder: Path) -> dict[str, tuple[str, str]]:
     """Names of fine-tuning presets without their precision -> tokens of a sample in bf16, in the other formats."""
-    found = {}
+    lengths = {}
     for path in folder.glob("*_llm_finetune.py"):
         for model, task, gpu, body in _TUNED.findall(path.read_text(encoding="utf-8")):
             if match := _LENGTH.search(body):
-                found[f"{model}_{task}_config_{gpu}".upper()] = match[1], match[2] or match[1]
-    return found
+                lengths[f"{model}_{task}_config_{gpu}".upper()] = match[1], match[2] or match[1]
+    return lengths
 
 
 def _tuned_length(name: str, lengths: dict[str, tuple[str, str]]) -> str:
@@ -266,8 +266,8 @@ def rows_of(software: str, presets: Iterator[tuple[str, dict[str, Any]]]) -> Ite
 
 def _graphs(values: dict[str, Any]) -> str:
     """Scopes of CUDA graphs."""
-    known = {"full_iteration": "full_iteration", "transformer_engine": values.get("cuda_graph_scope") or "full"}
-    scope = known.get(values.get("cuda_graph_impl") or "", "")
+    scopes = {"full_iteration": "full_iteration", "transformer_engine": values.get("cuda_graph_scope") or "full"}
+    scope = scopes.get(values.get("cuda_graph_impl") or "", "")
     return scope if isinstance(scope, str) else " ".join(scope)
 
 
@@ -286,17 +286,17 @@ def compact(rows: Iterator[dict[str, str]]) -> list[dict[str, str]]:
     releases, compacted = list(TAGS), []
     seen: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in rows:
-        known = seen.setdefault((row["model"], row["gpu"], row["precision"], row["task"]), [])
-        before = next((old for old in reversed(known) if _alike(old, row, PLAN)), {})
+        recipes = seen.setdefault((row["model"], row["gpu"], row["precision"], row["task"]), [])
+        before = next((old for old in reversed(recipes) if _alike(old, row, PLAN)), {})
         row["dispatcher"] = row["dispatcher"] or before.get("dispatcher") or "alltoall"
         row["layout"] = row["layout"] or before.get("layout", "")
-        same = next((old for old in known if _alike(old, row, SETTINGS)), None)
+        same = next((old for old in recipes if _alike(old, row, SETTINGS)), None)
         if same and releases.index(row["software"]) - releases.index(same["until"]) <= 1:
             same["until"] = row["software"]
             same["gbs"] = " ".join(dict.fromkeys([*same["gbs"].split(), *row["gbs"].split()]))
         else:
             row["until"] = row["software"]
-            known.append(row)
+            recipes.append(row)
             compacted.append(row)
     return compacted
 

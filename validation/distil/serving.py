@@ -121,13 +121,13 @@ def gemms(wheel: Wheel, system: str, gpu: GpuSpec) -> dict[str, Any]:
         rows, file = newest(wheel, system, "gemm", "gemm_perf", rows_with({"n": 256, "k": 256}, gemm_dtype=name))
         if rows.empty:
             continue
-        rows, found = rows.groupby(["m", "n", "k"], sort=True).latency.min().reset_index(), {"file": file}
+        rows, files = rows.groupby(["m", "n", "k"], sort=True).latency.min().reset_index(), {"file": file}
         if precision in DYNAMIC:
-            scales, found["less"] = newest(wheel, system, "quantize", "computescale_perf", rows_with(quant_dtype=name))
+            scales, files["less"] = newest(wheel, system, "quantize", "computescale_perf", rows_with(quant_dtype=name))
             rows["latency"] -= rows.merge(scales.groupby(["m", "k"]).latency.min().rename("scale"), on=["m", "k"]).scale
         m, n, k, seconds = fastest(rows, "m", "n", "k")
         best = ideal.gemm_seconds(m, n, k, precision, gpu)
-        result[precision] = {**found, **table(READ["axes"]["gemm"], (m, n, k), best, seconds)}
+        result[precision] = {**files, **table(READ["axes"]["gemm"], (m, n, k), best, seconds)}
     return result
 
 
@@ -182,12 +182,12 @@ def experts(wheel: Wheel, system: str, gpu: GpuSpec) -> dict[str, Any]:
         best = ideal.experts_seconds(per_expert, local, active, h, f, precision, gpu)
         sound = (f >= 128) & (local >= 1) & tuned(rows).to_numpy()
         points = [x[sound] for x in (per_expert, h, f, local)]
-        found = table(READ["axes"]["experts"], points, best[sound], seconds[sound])
+        shares = table(READ["axes"]["experts"], points, best[sound], seconds[sound])
         skew = {}
         if routing == BALANCED:
             skew = {balance: skewed(wheel, system, rows, name, spread) for balance, spread in SKEWED.items()}
         shapes = curves(points, np.log(best[sound] / seconds[sound]))
-        result[precision] = {"files": files, "routing": routing, **found, "skew": skew, "shapes": shapes}
+        result[precision] = {"files": files, "routing": routing, **shares, "skew": skew, "shapes": shapes}
     return result
 
 
@@ -199,8 +199,8 @@ def curves(points: Sequence[Vector], share: Vector) -> dict[str, Any]:
     for shape in np.unique(shapes, axis=0):
         mine = (shapes == shape).all(axis=1)
         if mine.sum() >= len(axis[0]):
-            found = np.exp(fit_grid([per_expert[mine]], share[mine], axis))
-            result["x".join(f"{size:.0f}" for size in shape)] = rounded(np.minimum(found, MAX_SHARE), 3)
+            shares = np.exp(fit_grid([per_expert[mine]], share[mine], axis))
+            result["x".join(f"{size:.0f}" for size in shape)] = rounded(np.minimum(shares, MAX_SHARE), 3)
     return result
 
 
@@ -239,8 +239,8 @@ def latent_attention(wheel: Wheel, system: str, gpu: GpuSpec) -> dict[str, Any]:
                 continue
             b, a, s, seconds = fastest(rows[rows[size] >= least], "batch_size", "num_heads", size)
             s = s + more
-            found = table(READ["axes"][f"latent_{phase}"], (b, a, s), price(b, a, s, kv, gpu), seconds)
-            result[f"{phase}:{kv}"] = {"file": file, **found}
+            shares = table(READ["axes"][f"latent_{phase}"], (b, a, s), price(b, a, s, kv, gpu), seconds)
+            result[f"{phase}:{kv}"] = {"file": file, **shares}
     return result
 
 

@@ -121,7 +121,7 @@ class Equation:
 
 def runs_of(rows: Iterable[Row], *, every: bool = False) -> list[BenchmarkRun]:
     """Benchmarks among the rows whose set-up is known, or of all rows: of users, or of requests that come at a rate."""
-    found = []
+    runs = []
     for row in rows:
         between, first = number(row, "tpot_mean_ms"), number(row, "ttft_mean_ms")
         if cell(row, "kind") not in KINDS or not between or not first or not (every or known_setup(row)):
@@ -131,8 +131,8 @@ def runs_of(rows: Iterable[Row], *, every: bool = False) -> list[BenchmarkRun]:
         except AutoconfigError:  # a model that the catalogue lacks
             continue
         if case.load in ("closed", "open"):
-            found.append(BenchmarkRun(row=row, case=case, group=group_of(row), tpot_s=between / 1e3, ttft_s=first / 1e3))
-    return found
+            runs.append(BenchmarkRun(row=row, case=case, group=group_of(row), tpot_s=between / 1e3, ttft_s=first / 1e3))
+    return runs
 
 
 def starting_terms(engines: Sequence[str]) -> PooledTerms:
@@ -158,8 +158,8 @@ def simulated(case: ServingCase, setup: Setup) -> tuple[float, float, float, Sim
     if case.load == "closed":
         loop = server_of(case, setup).loop(benchmark_of(case))
         return loop.tpot_s, loop.ttft_s, loop.load, loop.stream
-    found = open_loop(case, setup)
-    return found.tpot_s, found.ttft_s, 0.0, found.served
+    stream = open_loop(case, setup)
+    return stream.tpot_s, stream.ttft_s, 0.0, stream.served
 
 
 def equation(run: BenchmarkRun, calibration: ServingCalibration) -> Equation | None:
@@ -230,19 +230,19 @@ def slopes(job: ServingJob, stream: SimulatedStream, checked: float) -> tuple[Ve
         stream.arrival_step >= 0, stream.arrival_step, np.searchsorted([s.end_s for s in stream.log], stream.arrival_s)
     )
     tokens_out = np.maximum((stream.e2e_s - stream.ttft_s) / np.maximum(stream.tpot_s, 1e-12), 1.0)
-    known = np.isfinite(stream.tpot_s)
-    tpot = ((passed[done] - passed[first]) / tokens_out[:, None])[known].mean(0)
+    finite = np.isfinite(stream.tpot_s)
+    tpot = ((passed[done] - passed[first]) / tokens_out[:, None])[finite].mean(0)
     return tpot, (passed[first] - passed[begun]).mean(0)
 
 
 def parameters(equations: Sequence[Equation]) -> list[tuple[str, str, str]]:
     """(term, level, name) of every logarithm that is fitted; level and name empty: the common value."""
-    found = [(name, "", "") for name in NAMES]
+    names = [(name, "", "") for name in NAMES]
     for term in NAMES:
         for level in TERMS[term][2]:
             seen = {one.kinds[term] if level == "kind" else one.run.levels[level] for one in equations}
-            found += [(term, level, name) for name in sorted(seen)]
-    return found
+            names += [(term, level, name) for name in sorted(seen)]
+    return names
 
 
 def spread_of(term: str, level: str) -> float:
@@ -286,10 +286,10 @@ def solve(equations: Sequence[Equation], engines: Sequence[str]) -> PooledTerms:
         inner = np.einsum("ikj,ij,ijp->ikp", slopes_, v, selects) / (predicted * errors)[..., None] * root[..., None]
         return np.vstack([inner.reshape(-1, len(names)), np.diag(1.0 / spread)])
 
-    found = least_squares(residuals, np.zeros(len(names)), jac=slope, method="trf").x
-    common = {term: float(np.exp(start[j] + found[place[term, "", ""]])) for j, term in enumerate(NAMES)}
+    logarithms = least_squares(residuals, np.zeros(len(names)), jac=slope, method="trf").x
+    common = {term: float(np.exp(start[j] + logarithms[place[term, "", ""]])) for j, term in enumerate(NAMES)}
     deviations: dict[str, dict[str, float]] = {}
-    for (term, level, name), x in zip(names, found, strict=True):
+    for (term, level, name), x in zip(names, logarithms, strict=True):
         if level:
             deviations.setdefault(term, {})[f"{level}:{name}"] = float(np.exp(x))
     return PooledTerms(engines=tuple(engines), values=common, deviations=deviations)
@@ -325,8 +325,8 @@ def predicted_left_out(
 ) -> list[LeftOut]:
     """Every run by constants that saw nothing of its group (model, GPU, engine); engines with constants of their own by
     these."""
-    known, everything = dict(left_out(equations, engines)), solve(equations, engines)
-    every = (predicted(run, replace(base, pooled=known.get(run.group, everything))) for run in runs)
+    terms, everything = dict(left_out(equations, engines)), solve(equations, engines)
+    every = (predicted(run, replace(base, pooled=terms.get(run.group, everything))) for run in runs)
     return [one for one in every if one is not None]
 
 
@@ -335,17 +335,17 @@ WIDEST = {"tpot": (0.70, 1.45), "ttft": (0.60, 1.90)}
 
 
 def load_bands(
-    found: Sequence[LeftOut], equations: Sequence[Equation], engines: Sequence[str]
+    runs: Sequence[LeftOut], equations: Sequence[Equation], engines: Sequence[str]
 ) -> dict[str, dict[str, tuple[float, float]]]:
     """5 % and 95 % of measured over predicted: of each engine, its runs' groups left out; and of generations of GPUs left out
     (by the equations at the last schedule)."""
     ratios: dict[str, list[tuple[float, float]]] = {UNSEEN: []}
-    for one in found:
+    for one in runs:
         ratios.setdefault(one.run.case.engine.name, []).append(_ratios(one.run, one.tpot_s, one.ttft_s))
     for generation in sorted({equation.run.case.gpu.architecture for equation in equations}):
         mine = [equation for equation in equations if equation.run.case.gpu.architecture == generation]
-        known = solve([equation for equation in equations if equation.run.case.gpu.architecture != generation], engines)
-        ratios[UNSEEN] += [_ratios(equation.run, *equation.at_constants(known)) for equation in mine]
+        terms = solve([equation for equation in equations if equation.run.case.gpu.architecture != generation], engines)
+        ratios[UNSEEN] += [_ratios(equation.run, *equation.at_constants(terms)) for equation in mine]
     return {which: _band(own) for which, own in ratios.items() if own}
 
 

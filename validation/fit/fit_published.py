@@ -47,15 +47,15 @@ ABOUT = (
 
 def bands_json(bands: dict[str, Band]) -> dict[str, object]:
     """What price.shipped_bands reads."""
-    known = [run.case for run in published_runs().runs if source_of(run.case.source).use]
+    cases = [run.case for run in published_runs().runs if source_of(run.case.source).use]
     peaks: dict[str, set[float]] = defaultdict(set)
-    for case in known:
+    for case in cases:
         gpu = case.scenario.cluster.gpu
         peaks[gpu.architecture].add(tflops_of_16_bits(gpu))
     return {
         "about": ABOUT,
         "peaks_tflops": {name: sorted(found) for name, found in sorted(peaks.items())},
-        "stacks": sorted({case.scenario.software.priced_as or case.scenario.software.name for case in known}),
+        "stacks": sorted({case.scenario.software.priced_as or case.scenario.software.name for case in cases}),
         "bands": {
             name: {"p5": round(band.p5, 4), "p95": round(band.p95, 4), "rows": band.rows, "sources": list(band.sources)}
             for name, band in bands.items()

@@ -102,12 +102,12 @@ def fit(
 
     Where numbers are `known` already, only those of the frameworks `of` are fitted, and `all`.
     """
-    found = {name: dict(numbers) for name, numbers in (known or {}).items() if name not in (*of, "all")}
-    for framework in sorted({sample.framework for sample in samples} - found.keys()):
-        found[framework] = _fit([s for s in samples if s.framework == framework and not s.missing & UNUSABLE], framework)
-    if new := [numbers for name, numbers in found.items() if name not in OLD]:
-        found["all"] = {key: float(np.median([numbers[key] for numbers in new])) for key in names()}
-    return found
+    constants = {name: dict(numbers) for name, numbers in (known or {}).items() if name not in (*of, "all")}
+    for framework in sorted({sample.framework for sample in samples} - constants.keys()):
+        constants[framework] = _fit([s for s in samples if s.framework == framework and not s.missing & UNUSABLE], framework)
+    if new := [numbers for name, numbers in constants.items() if name not in OLD]:
+        constants["all"] = {key: float(np.median([numbers[key] for numbers in new])) for key in names()}
+    return constants
 
 
 def _prior(key: str, framework: str) -> tuple[float, float]:
@@ -130,25 +130,25 @@ def _fit(samples: Sequence[MeasuredStep], framework: str) -> dict[str, float]:
         return dict(zip(keys, (float(v) for v in x), strict=True))
 
     def residuals(x: Vector) -> Vector:
-        known = {framework: numbers(x)}
-        constants = {marks: constants_of(known, framework, marks) for marks in classes}
-        found: list[float] = []
+        every = {framework: numbers(x)}
+        constants = {marks: constants_of(every, framework, marks) for marks in classes}
+        solution: list[float] = []
         for sample, weight, unfitted, rest in told:
             phases = scaled(sample.job, sample.placement, sample.priced, constants[sample.marks])
-            found += [weight * error / NOISE for column, error in errors(sample, phases).items() if column not in unfitted]
+            solution += [weight * error / NOISE for column, error in errors(sample, phases).items() if column not in unfitted]
             if rest is not None:
-                found.append(weight * (rest - phases.of(REST)) / (REST_NOISE * sample.measured["step_s"]))
-        return np.array([*_robust(np.array(found)), *((x - prior) / width)])
+                solution.append(weight * (rest - phases.of(REST)) / (REST_NOISE * sample.measured["step_s"]))
+        return np.array([*_robust(np.array(solution)), *((x - prior) / width)])
 
     low = np.array([0.0 if key in FIXED else -3.0 for key in keys])
     start = np.maximum(prior, low + 1e-6)
     return numbers(least_squares(residuals, start, bounds=(low, np.inf)).x)
 
 
-def _robust(found: Vector, scale: float = 1.5) -> Vector:
+def _robust(residuals: Vector, scale: float = 1.5) -> Vector:
     """Residuals whose squares are the Cauchy loss s^2 ln(1 + (r/s)^2): the pull of a run falls as 1/r, so that one odd run (a
     complaint in an issue thread, four times as slow) decides nothing against the priors, which stay squares."""
-    return np.sign(found) * scale * np.sqrt(np.log1p((found / scale) ** 2))
+    return np.sign(residuals) * scale * np.sqrt(np.log1p((residuals / scale) ** 2))
 
 
 def hidden_rounds(sample: MeasuredStep) -> bool:
@@ -199,7 +199,7 @@ MISSED = 0.1
 """Share of steps outside of a band."""
 
 
-def scatter(found: Sequence[float]) -> float:
+def scatter(errors_of_models: Sequence[float]) -> float:
     """Standard deviation of the normal law whose 90 % band holds a step whose model nobody has measured, from the errors
     ln(measured / predicted) of runs whose models had been left out.
 
@@ -207,8 +207,8 @@ def scatter(found: Sequence[float]) -> float:
     arXiv:1604.04173, theorem 2), which holds a run that is exchangeable with these in at least 1 - a of cases whatever law
     they follow; between two runs linear.
     """
-    share = min((1.0 - MISSED) * (1.0 + 1.0 / len(found)), 1.0)
-    return float(np.quantile(np.abs(np.array(found)), share, method="hazen")) / STANDARD_90
+    share = min((1.0 - MISSED) * (1.0 + 1.0 / len(errors_of_models)), 1.0)
+    return float(np.quantile(np.abs(np.array(errors_of_models)), share, method="hazen")) / STANDARD_90
 
 
 def samples_of(rows: Sequence[Row]) -> list[MeasuredStep]:
@@ -241,5 +241,5 @@ def samples_of(rows: Sequence[Row]) -> list[MeasuredStep]:
 def measured_seconds(row: Row, asynchronous: bool) -> dict[str, float]:
     """step_s and PARTS of a row, those that were measured; an asynchronous run's gen_s is the wait for it, which is no
     phase."""
-    found = {name: number(row, name) for name in ("step_s", *PARTS, WHOLE[0]) if cell(row, name)}
-    return {name: s for name, s in found.items() if s is not None and s > 0 and not (asynchronous and name == "gen_s")}
+    seconds = {name: number(row, name) for name in ("step_s", *PARTS, WHOLE[0]) if cell(row, name)}
+    return {name: s for name, s in seconds.items() if s is not None and s > 0 and not (asynchronous and name == "gen_s")}

@@ -40,14 +40,14 @@ def column() -> Column:
             name = run.case.source if nvidia else f"{run.case.source}, {gpu_name(run.row)}"
             plain = predicted_seconds(run.case.scenario, run.case.plan) / run.measured_s
             groups.setdefault(name, []).append((plain, after.ratio + 1.0))
-    found: Column = {}
+    figures: Column = {}
     for name, pairs in sorted(groups.items()):
         raw, after = np.array(pairs).T
         if len(raw) >= MIN_ROWS:
             scaled = raw / np.median(raw)
             parts = (np.abs(raw - 1).mean(), np.median(raw) - 1, np.abs(scaled - 1).mean(), np.abs(after - 1).mean())
-            found[name] = [len(raw), *(round(100 * float(part), 1) for part in parts)]
-    return found
+            figures[name] = [len(raw), *(round(100 * float(part), 1) for part in parts)]
+    return figures
 
 
 def table(closed: Column, tables: Column) -> str:

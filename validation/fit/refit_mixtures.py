@@ -67,11 +67,11 @@ def dense_calibration() -> Calibration:
 
 def shipped(runs: Sequence[Run]) -> dict[str, float]:
     """The newest release's constants, which no release of `runs` may contradict."""
-    found = {name: {getattr(run.case.scenario.software.time, name) for run in runs} for name in CONSTANTS}
-    several = {name: values for name, values in found.items() if len(values) > 1}
+    shipped_values = {name: {getattr(run.case.scenario.software.time, name) for run in runs} for name in CONSTANTS}
+    several = {name: values for name, values in shipped_values.items() if len(values) > 1}
     if several:
         raise ValueError(f"constants that differ between the releases: {several}")
-    return {name: values.pop() for name, values in found.items()}
+    return {name: values.pop() for name, values in shipped_values.items()}
 
 
 def errors_of(runs: Sequence[Run], calibration: Calibration, values: Values) -> Array:
@@ -118,13 +118,13 @@ def held_out(
     runs: Sequence[Run], calibration: Calibration, folds: Sequence[str], start: Values
 ) -> tuple[Array, list[dict[str, float]]]:
     """Errors of every run with constants fitted without its fold, and the constants of each fold."""
-    errors, every, found = np.zeros(len(runs)), weights(runs), []
+    errors, every, constants = np.zeros(len(runs)), weights(runs), []
     for fold in sorted(set(folds)):
-        kept = [run for run, name in zip(runs, folds, strict=True) if name != fold]
+        others = [run for run, name in zip(runs, folds, strict=True) if name != fold]
         mine = np.array([name == fold for name in folds])
-        found.append(fitted(partial(errors_of, kept, calibration), every[~mine], start))
-        errors[mine] = errors_of([run for run, own in zip(runs, mine, strict=True) if own], calibration, found[-1])
-    return errors, found
+        constants.append(fitted(partial(errors_of, others, calibration), every[~mine], start))
+        errors[mine] = errors_of([run for run, own in zip(runs, mine, strict=True) if own], calibration, constants[-1])
+    return errors, constants
 
 
 def line(name: str, errors: Array, weight: Array) -> str:

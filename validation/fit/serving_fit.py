@@ -140,12 +140,12 @@ def _light(case: ServingCase, job: ServingJob, between: float) -> tuple[list[flo
 
 def fit(samples: Sequence[Sample], first: Sequence[FirstToken]) -> ServingCalibration:
     """All generations that have samples, parents first."""
-    found = ServingCalibration(engines={}, gpus={}, parents=gpu_parents())
+    calibration = ServingCalibration(engines={}, gpus={}, parents=gpu_parents())
     for name in _parents_first():
         mine = [s for s in samples if s.engine == name]
         if mine:
-            found = _fit_generation(name, mine, [f for f in first if f.engine == name], found)
-    return found
+            calibration = _fit_generation(name, mine, [f for f in first if f.engine == name], calibration)
+    return calibration
 
 
 def _parents_first() -> list[str]:

@@ -63,16 +63,16 @@ def _depth(generation: str) -> int:
 
 def _prior(architecture: str, generation: str, moe: bool, entries: Mapping[Key, Entry], pool: Entry) -> npt.NDArray[np.float64]:
     """Logarithms of the factors to start from: for moe the same generation's dense entry; the nearest ancestor; the pool."""
-    found, wanted = pool, generation if moe else parents().get(generation)
+    entry, wanted = pool, generation if moe else parents().get(generation)
     while wanted is not None:
         candidates = [entries.get((architecture, wanted, kind)) for kind in (("moe", "dense") if moe else ("dense",))]
-        known = [entry for entry in candidates if entry is not None]
-        if known:
-            found = known[0]
+        ancestors = [entry for entry in candidates if entry is not None]
+        if ancestors:
+            entry = ancestors[0]
             break
         wanted = parents().get(wanted)
-    own = OF_THE_MIXTURE if moe and found.kind == "dense" else ()
-    return np.log([1.0 if name in own else getattr(found.factors, name) for name in NAMES])
+    own = OF_THE_MIXTURE if moe and entry.kind == "dense" else ()
+    return np.log([1.0 if name in own else getattr(entry.factors, name) for name in NAMES])
 
 
 def published_calibration() -> Calibration:

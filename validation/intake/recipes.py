@@ -23,7 +23,7 @@ def releases() -> tuple[str, ...]:
 def recipes_of(model: str, gpu: str, form: str, release: str, task: str) -> tuple[RecipeSettings, ...]:
     """Return the recipes that a release has for a model on a GPU in a format (bf16, nvfp4, or how fp8 is scaled); of a format
     that has none those of the others."""
-    release = max((known for known in releases() if known <= release), default=release)
+    release = max((latest for latest in releases() if latest <= release), default=release)
     alike = (model, gpu, task)
     every = [r for r in recipes() if (r.model, r.gpu, r.task) == alike and r.release <= release <= r.until]
     return tuple([r for r in every if r.precision == form] or every)
@@ -34,9 +34,9 @@ def plan_of(row: Mapping[str, str]) -> tuple[int, ...]:
     return tuple(int(row.get(column) or 1) for column in PLAN_COLUMNS)
 
 
-def with_plan(known: Sequence[RecipeSettings], plan: tuple[int, ...]) -> RecipeSettings | None:
+def with_plan(several: Sequence[RecipeSettings], plan: tuple[int, ...]) -> RecipeSettings | None:
     """Return the recipe with these degrees: of several that of the nearest number of GPUs, then the later one."""
-    same = [r for r in known if r.plan[1:] == plan[1:]]
+    same = [r for r in several if r.plan[1:] == plan[1:]]
     return min(reversed(same), key=lambda r: abs(log2(r.plan[0] / plan[0]))) if same else None
 
 
@@ -44,8 +44,8 @@ def repair(row: dict[str, str], model: ModelSpec, repairs: Repairs) -> None:
     """Write the switches, recomputation, offload and layout of the recipe with the row's plan, where there is one."""
     gpu = load_gpu(row["gpu"]).id.split("-")[0]
     task = {"peft": "lora"}.get(row["task"], row["task"] or PRETRAIN)
-    known = recipes_of(model.name.rstrip("*"), gpu, row["fp8_recipe"] or row["precision"], row["software"], task)
-    recipe = with_plan(known, plan_of(row))
+    several = recipes_of(model.name.rstrip("*"), gpu, row["fp8_recipe"] or row["precision"], row["software"], task)
+    recipe = with_plan(several, plan_of(row))
     if recipe is None:
         return
     settings = recipe.settings

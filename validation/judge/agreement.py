@@ -40,8 +40,8 @@ class Case:
 
 def settings() -> list[tuple[str, Scenario]]:
     """The questions that plans are drawn for."""
-    asked = ((row["kind"], {key: value for key, value in row.items() if key != "kind"}) for row in QUESTIONS["request"])
-    return [(kind, understand(Request(gpu="h100-sxm-80gb", **request)).scenario) for kind, request in asked]
+    requests = ((row["kind"], {key: value for key, value in row.items() if key != "kind"}) for row in QUESTIONS["request"])
+    return [(kind, understand(Request(gpu="h100-sxm-80gb", **request)).scenario) for kind, request in requests]
 
 
 def draw(rng: random.Random, choices: list[tuple[str, Scenario]]) -> Case:
@@ -127,8 +127,8 @@ class Judged:
     @property
     def changed(self) -> dict[str, Any]:
         """What Megatron accepts and then runs otherwise, without a rule of ours that says so: argument -> [asked, used]."""
-        found: dict[str, Any] = self.answer["changed"]
-        return {name: values for name, values in found.items() if CHANGED_BY.get(name, ("",))[0] not in self.broken}
+        changes: dict[str, Any] = self.answer["changed"]
+        return {name: values for name, values in changes.items() if CHANGED_BY.get(name, ("",))[0] not in self.broken}
 
     @property
     def agrees(self) -> bool:
@@ -149,13 +149,13 @@ def judged(judges: Judges, cases: Sequence[Case]) -> list[Judged]:
 def from_grid(judges: Judges, seed: int, accepted: int, rejected: int) -> list[Judged]:
     """Draw from the unfiltered grid until the judge has accepted and rejected at least as many as asked."""
     rng, choices = random.Random(seed), settings()
-    found: list[Judged] = []
-    while len(found) < MAX_DRAWN:
-        found += judged(judges, [draw(rng, choices) for _ in range(BATCH)])
-        taken = sum(plan.answer["accepted"] for plan in found)
-        if taken >= accepted and len(found) - taken >= rejected:
+    plans: list[Judged] = []
+    while len(plans) < MAX_DRAWN:
+        plans += judged(judges, [draw(rng, choices) for _ in range(BATCH)])
+        taken = sum(plan.answer["accepted"] for plan in plans)
+        if taken >= accepted and len(plans) - taken >= rejected:
             break
-    return found
+    return plans
 
 
 def near_misses(judges: Judges, seed: int, legal: Iterable[Judged]) -> list[Judged]:

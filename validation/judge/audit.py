@@ -101,7 +101,7 @@ def _without_model(row: Row) -> tuple[Violation, ...]:
         degrees["etp"] = whole(row, "etp", 1) or 1
     except InputError:
         return ()
-    tp, pp, said = degrees["tp"], degrees["pp"], cell(row, "sp")
+    tp, pp, sequence_parallel = degrees["tp"], degrees["pp"], cell(row, "sp")
     size = tp * pp * degrees["cp"]
     samples = degrees["mbs"] * max(1, gpus // size)
     broken = {
@@ -111,8 +111,8 @@ def _without_model(row: Row) -> tuple[Violation, ...]:
     }
     if not any(broken.values()):
         broken |= {
-            "NV046": said == "True" and tp == 1,
-            "NV048": said == "False" and tp > 1 and degrees["ep"] > 1,
+            "NV046": sequence_parallel == "True" and tp == 1,
+            "NV048": sequence_parallel == "False" and tp > 1 and degrees["ep"] > 1,
             "NV040": vpp > 1 and pp == 1,
             "NV041": vpp > 1 and batch // samples < pp,
             "NV042": vpp > 1 and batch // samples % pp != 0,

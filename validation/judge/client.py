@@ -108,8 +108,8 @@ class Judge:
     def arguments(
         self, argument_list: Sequence[str], world_size: int, variables: Mapping[str, str], capability: float | None
     ) -> dict[str, Any]:
-        given = {"arguments": list(argument_list), "world_size": world_size, "environment": dict(variables)}
-        return self._ask({**given, "capability": capability})
+        question = {"arguments": list(argument_list), "world_size": world_size, "environment": dict(variables)}
+        return self._ask({**question, "capability": capability})
 
     def degrees(self, degrees: Mapping[str, int], *, sequence_parallel: bool) -> dict[str, Any]:
         """The verdict on the degrees of a recipe, on a stand-in model (verdict.judge_degrees)."""

@@ -33,17 +33,17 @@ def arguments_of(script: Path, model: str = "model") -> tuple[str, list[str]]:
         stand_in.chmod(0o755)
         for name in ("vllm", "python3", "trtllm-serve", "trtllm-llmapi-launch", "torchrun"):
             (Path(folder) / name).symlink_to(stand_in)
-        given = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "MODEL": model, "MEGATRON": "megatron"}
-        given |= {"INSTANCE": "0", "HEAD_NODE": "node0"}
+        environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "MODEL": model, "MEGATRON": "megatron"}
+        environment |= {"INSTANCE": "0", "HEAD_NODE": "node0"}
         if "set PREFILL to" in script.read_text(encoding="utf-8"):  # a router: as if each instance had a node of its own
             described = json.loads((script.parent / "deployment.json").read_text(encoding="utf-8"))
             for kind in ("prefill", "decode"):
                 nodes = range(described[kind]["num_replicas"])
-                given[kind.upper()] = " ".join(f"{kind}{number}:{8000 + number}" for number in nodes)
+                environment[kind.upper()] = " ".join(f"{kind}{number}:{8000 + number}" for number in nodes)
         config = Path(model, "config.json")
         if config.is_file() and "quantization_config" in json.loads(config.read_text(encoding="utf-8")):
-            given["QUANTIZATION"] = ""
-        done = subprocess.run(["bash", str(script)], env=given, capture_output=True, text=True, check=True, timeout=60)
+            environment["QUANTIZATION"] = ""
+        done = subprocess.run(["bash", str(script)], env=environment, capture_output=True, text=True, check=True, timeout=60)
     program, *rest = done.stdout.rstrip("\0").split("\0")
     return program, rest
 
@@ -163,32 +163,32 @@ def judge(folder: Path) -> list[str]:
         kind = "prefill" if script.name == "prefill.sh" else "decode"
         program, arguments = arguments_of(script, str(folder))
         try:
-            found = (read_by_vllm if program == "vllm" else read_by_sglang)(arguments, folder)
+            reading = (read_by_vllm if program == "vllm" else read_by_sglang)(arguments, folder)
         except (Exception, SystemExit) as refused:  # whatever the engine's checks raise is its refusal
             wrong.append(f"{script}: refused: {type(refused).__name__}: {refused}")
             continue
-        print(f"{script}: {found}")
-        wrong += differences(script, found, described[kind])
+        print(f"{script}: {reading}")
+        wrong += differences(script, reading, described[kind])
     if (folder / "router.sh").is_file():
-        found = read_router(arguments_of(folder / "router.sh", str(folder))[1])
-        print(f"{folder / 'router.sh'}: {found}")
-        wrong += miscounted(folder / "router.sh", found, described)
+        reading = read_router(arguments_of(folder / "router.sh", str(folder))[1])
+        print(f"{folder / 'router.sh'}: {reading}")
+        wrong += miscounted(folder / "router.sh", reading, described)
     return wrong
 
 
-def differences(script: Path, found: dict[str, Any], plan: dict[str, Any], lost: int = 1) -> list[str]:
+def differences(script: Path, reading: dict[str, Any], plan: dict[str, Any], lost: int = 1) -> list[str]:
     """Where a script is read otherwise than its plan means; fewer than `lost` sequences a rank may go."""
-    meant = meant_by(plan, script.name, found["tokens a rank"])
-    near = {name for name in ("sequences a rank",) if 0 <= meant[name] - found[name] < lost}
-    wrong = [name for name, value in meant.items() if found[name] != value and name not in near]
-    return [f"{script}: {name} is read as {found[name]}, the plan has {meant[name]}" for name in wrong]
+    meant = meant_by(plan, script.name, reading["tokens a rank"])
+    near = {name for name in ("sequences a rank",) if 0 <= meant[name] - reading[name] < lost}
+    wrong = [name for name, value in meant.items() if reading[name] != value and name not in near]
+    return [f"{script}: {name} is read as {reading[name]}, the plan has {meant[name]}" for name in wrong]
 
 
-def miscounted(file: Path, found: dict[str, int], described: dict[str, Any]) -> list[str]:
+def miscounted(file: Path, counts: dict[str, int], described: dict[str, Any]) -> list[str]:
     """Kinds of instances of which a router reads another number than the plan has."""
-    wanted = {kind: described[kind]["num_replicas"] for kind in found}
-    wrong = [kind for kind in found if found[kind] != wanted[kind]]
-    return [f"{file}: {found[kind]} {kind} instances, the plan has {wanted[kind]}" for kind in wrong]
+    wanted = {kind: described[kind]["num_replicas"] for kind in counts}
+    wrong = [kind for kind in counts if counts[kind] != wanted[kind]]
+    return [f"{file}: {counts[kind]} {kind} instances, the plan has {wanted[kind]}" for kind in wrong]
 
 
 def main() -> None:

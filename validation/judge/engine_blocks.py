@@ -78,15 +78,15 @@ def specs_of(interface: ModuleType, layers: Sequence[dict[str, Any]]) -> dict[st
     """vLLM's specification of each layer; page sizes are made of one head of so many 8-bit numbers."""
     import torch
 
-    found: dict[str, Any] = {}
+    specs: dict[str, Any] = {}
     for index, layer in enumerate(layers):
         kind, block, page = layer["kind"], layer["block"], layer["page"]
         if kind == "states":
             values = {"shapes": ((page,),), "dtypes": (torch.uint8,), "block_size": block}
-            known = interface.MambaSpec.__dataclass_fields__
-            if "num_speculative_blocks" in known:
+            fields = interface.MambaSpec.__dataclass_fields__
+            if "num_speculative_blocks" in fields:
                 values["num_speculative_blocks"] = layer["copies"] - 1
-            found[f"layer.{index}"] = interface.MambaSpec(**values)
+            specs[f"layer.{index}"] = interface.MambaSpec(**values)
             continue
         common = {"block_size": block, "num_kv_heads": 1, "dtype": torch.uint8}
         if layer.get("latent"):
@@ -95,8 +95,8 @@ def specs_of(interface: ModuleType, layers: Sequence[dict[str, Any]]) -> dict[st
             spec, head = interface.FullAttentionSpec, page // block // 2
         if kind == "sliding window":
             spec, common = interface.SlidingWindowSpec, {**common, "sliding_window": layer["window"]}
-        found[f"layer.{index}"] = spec(**common, head_size=head, **flags(spec))
-    return found
+        specs[f"layer.{index}"] = spec(**common, head_size=head, **flags(spec))
+    return specs
 
 
 def flags(spec: Any) -> dict[str, Any]:
@@ -110,29 +110,31 @@ def vllm(folder: Path) -> Iterator[dict[str, Any]]:
     interface = importlib.import_module("vllm.v1.kv_cache_interface")
     utils = importlib.import_module("vllm.v1.core.kv_cache_utils")
     for line in sys.stdin:
-        asked = json.loads(line)
+        question = json.loads(line)
         config = Said(
-            model_config=Said(max_model_len=asked["length"], original_max_model_len=asked["length"]),
-            scheduler_config=Said(max_num_batched_tokens=asked["tokens"], disable_hybrid_kv_cache_manager=not asked["hybrid"]),
+            model_config=Said(max_model_len=question["length"], original_max_model_len=question["length"]),
+            scheduler_config=Said(
+                max_num_batched_tokens=question["tokens"], disable_hybrid_kv_cache_manager=not question["hybrid"]
+            ),
             parallel_config=Said(
-                decode_context_parallel_size=1, prefill_context_parallel_size=1, pipeline_parallel_size=asked["pp"]
+                decode_context_parallel_size=1, prefill_context_parallel_size=1, pipeline_parallel_size=question["pp"]
             ),
             cache_config=Said(
-                mamba_cache_mode="align" if asked["cached"] else "none",
+                mamba_cache_mode="align" if question["cached"] else "none",
                 block_size=16,
                 get_resolved_kv_cache_layout=lambda: importlib.import_module("vllm.v1.kv_cache_layout").KVCacheLayout.LBNHC,
             ),
             num_prefill_lookahead_tokens=0,
             attention_config=Said(),
-            max_in_flight_tokens=asked["flight"],
+            max_in_flight_tokens=question["flight"],
         )
-        specs = specs_of(interface, asked["layers"])
-        stages = [{f"layer.{index}": specs[f"layer.{index}"] for index in stage} for stage in asked["stages"]]
-        pools = [asked["pool"]] * len(stages)
+        specs = specs_of(interface, question["layers"])
+        stages = [{f"layer.{index}": specs[f"layer.{index}"] for index in stage} for stage in question["stages"]]
+        pools = [question["pool"]] * len(stages)
         if hasattr(utils, "get_kv_cache_configs"):
             configs = utils.get_kv_cache_configs(config, copy.deepcopy(stages), pools)
         else:
-            configs = [utils.get_kv_cache_config(config, stage, asked["pool"]) for stage in copy.deepcopy(stages)]
+            configs = [utils.get_kv_cache_config(config, stage, question["pool"]) for stage in copy.deepcopy(stages)]
         fewest = min(configs, key=lambda one: one.num_blocks)
         concurrency = utils.get_max_concurrency_for_kv_cache_config(config, fewest)
         yield {
@@ -156,27 +158,27 @@ def sglang(folder: Path) -> Iterator[dict[str, Any]]:
     sys.modules |= {name: mock.MagicMock() for name in ("sglang", "sglang.srt", "sglang.srt.configs")}
     sys.modules["sglang.srt.configs.model_config"] = config
     for line in sys.stdin:
-        asked = json.loads(line)
+        question = json.loads(line)
         args = space["ServerArgs"]()
         model = SimpleNamespace(is_multimodal=False)
         for name, value in {
-            "tp_size": asked["tp"],
-            "pp_size": asked["pp"],
-            "dp_size": asked["dp"],
-            "enable_dp_attention": asked["dp"] > 1,
-            "speculative_algorithm": asked["draft"],
+            "tp_size": question["tp"],
+            "pp_size": question["pp"],
+            "dp_size": question["dp"],
+            "enable_dp_attention": question["dp"] > 1,
+            "speculative_algorithm": question["draft"],
             "get_model_config": lambda model=model: model,
-            "use_mla_backend": lambda latent=asked["latent"]: latent,
+            "use_mla_backend": lambda latent=question["latent"]: latent,
             "device": "cuda",
             "model_path": "model",
-            "disable_piecewise_cuda_graph": bool(asked["draft"]) or asked["dp"] > 1 or asked["pp"] > 1,
+            "disable_piecewise_cuda_graph": bool(question["draft"]) or question["dp"] > 1 or question["pp"] > 1,
         }.items():
             setattr(args, name, value)
         for name in UNSAID:
             setattr(args, name, None)
         for name in OFF:
             setattr(args, name, False)
-        args._handle_gpu_memory_settings(asked["gpu_mib"])
+        args._handle_gpu_memory_settings(question["gpu_mib"])
         yield {
             "fraction": args.mem_fraction_static,
             "chunk": args.chunked_prefill_size,

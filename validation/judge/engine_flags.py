@@ -39,24 +39,24 @@ class Command:
 
 def table() -> dict[str, Command]:
     """{command: its release and flags}."""
-    found: dict[str, Command] = {}
+    commands: dict[str, Command] = {}
     with TABLE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            command = found.setdefault(row["command"], Command(engine=row["engine"], release=row["release"], flags={}))
+            command = commands.setdefault(row["command"], Command(engine=row["engine"], release=row["release"], flags={}))
             assert (command.engine, command.release) == (row["engine"], row["release"]), row
             choices = tuple(row["choices"].split("|")) if row["choices"] else ()
             command.flags[row["flag"]] = Flag(values=row["values"], choices=choices)
-    return found
+    return commands
 
 
 def refusals(words: Sequence[str], commands: dict[str, Command]) -> list[str]:
     """What is wrong with the words of a started command, program first; empty where every flag is one of its release."""
     words = words[1:] if words[0] in LAUNCHERS else words
     text = " ".join(words) + " "
-    known = [name for name in commands if text.startswith(name + " ")]
-    if not known:
+    names = [name for name in commands if text.startswith(name + " ")]
+    if not names:
         return [f"{text}: no such command"]
-    name = max(known, key=len)
+    name = max(names, key=len)
     rest = list(words[len(name.split()) :])
     at = next((number for number, word in enumerate(rest) if word.startswith("--")), len(rest))
     wrong = [f"{name}: {rest[:at]} before the first flag"] if at > 1 else []
@@ -68,11 +68,11 @@ def refusals(words: Sequence[str], commands: dict[str, Command]) -> list[str]:
 
 
 def _problems(flag: str, values: list[str], command: Command) -> list[str]:
-    known = command.flags.get(flag)
-    if known is None:
+    row = command.flags.get(flag)
+    if row is None:
         return [f"{flag} is no flag of {command.engine} {command.release}"]
-    fewest, most = FITS[known.values]
+    fewest, most = FITS[row.values]
     if len(values) < fewest or (most is not None and len(values) > most):
-        return [f"{flag} takes {known.values} values, not {values}"]
-    strange = [value for value in values if known.choices and value not in known.choices]
-    return [f"{flag} is one of {', '.join(known.choices)}, not {value}" for value in strange]
+        return [f"{flag} takes {row.values} values, not {values}"]
+    strange = [value for value in values if row.choices and value not in row.choices]
+    return [f"{flag} is one of {', '.join(row.choices)}, not {value}" for value in strange]

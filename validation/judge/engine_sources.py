@@ -35,10 +35,10 @@ def main(folder: Path) -> None:
     for line in (HERE / "engines.txt").read_text(encoding="utf-8").splitlines():
         requirement = line.partition("#")[0].strip()
         target = folder / requirement.replace("==", "-")
-        kept = target / ".kept"
-        if requirement and (kept.read_text(encoding="utf-8") if kept.is_file() else "") != str(KEPT):
+        stamp = target / ".kept"
+        if requirement and (stamp.read_text(encoding="utf-8") if stamp.is_file() else "") != str(KEPT):
             unpack(requirement, target)
-            kept.write_text(str(KEPT), encoding="utf-8")
+            stamp.write_text(str(KEPT), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -62,11 +62,11 @@ repository, as DeepSeek-V3.
 @cache
 def classes() -> dict[str, str]:
     """model_type -> text class."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name in LISTS:
         for model_type, named in getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES").items():
-            found.setdefault(model_type, named if isinstance(named, str) else named[0])
-    return found
+            names.setdefault(model_type, named if isinstance(named, str) else named[0])
+    return names
 
 
 def known_classes() -> str:
@@ -75,8 +75,8 @@ def known_classes() -> str:
         f"Every model_type of transformers {transformers.__version__} and its text class; empty where it has none of its own. "
         "Written by `make families` (python -m validation.judge.families)."
     )
-    found = {**dict.fromkeys(CONFIGS.keys(), ""), **classes()}
-    parts = {"classes": dict(sorted(found.items())), "same": same_keys(), "not_read": keys_not_read()}
+    class_of = {**dict.fromkeys(CONFIGS.keys(), ""), **classes()}
+    parts = {"classes": dict(sorted(class_of.items())), "same": same_keys(), "not_read": keys_not_read()}
     parts |= {"experts": names_of_experts(), "multi_modal": multi_modal.facts()}
     texts = [f'"about": {json.dumps(about)}']
     for name, facts in parts.items():
@@ -87,22 +87,22 @@ def known_classes() -> str:
 
 def names_of_experts() -> dict[str, list[str]]:
     """model_type -> the names of EXPERT_KEYS under which its configuration takes the number of experts, its own first."""
-    found = {"kimi_k2": ["n_routed_experts"]}  # configuration_deepseek.py of its repository
+    keys_of = {"kimi_k2": ["n_routed_experts"]}  # configuration_deepseek.py of its repository
     for name in KNOWN:
         own = [key for key in EXPERT_KEYS if key in CONFIGS[name]().to_dict()]
         if own:
-            found[name] = own + [key for key in EXPERT_KEYS if (CONFIGS[name].attribute_map or {}).get(key) in own]
-    return found
+            keys_of[name] = own + [key for key in EXPERT_KEYS if (CONFIGS[name].attribute_map or {}).get(key) in own]
+    return keys_of
 
 
 def same_keys() -> dict[str, dict[str, str]]:
     """model_type -> `attribute_map` of its configuration, but for lists of layers, which each name says in words of its own."""
-    found = {name: dict(CONFIGS[name].attribute_map or {}) | TAKEN_AS.get(name, {}) for name in KNOWN}
-    kept = {
+    maps = {name: dict(CONFIGS[name].attribute_map or {}) | TAKEN_AS.get(name, {}) for name in KNOWN}
+    plain = {
         name: {other: key for other, key in keys.items() if not key.startswith("layer") and key not in keys}
-        for name, keys in found.items()
+        for name, keys in maps.items()
     }
-    return {name: keys for name, keys in kept.items() if keys}
+    return {name: keys for name, keys in plain.items() if keys}
 
 
 TAKEN_AS = {
@@ -127,9 +127,9 @@ FOREIGN: dict[str, Any] = {
 
 def foreign(model_type: str) -> Iterator[tuple[str, dict[str, Any], int]]:
     """(key, the small model's config.json with it, parameters without it)."""
-    if (found := small(model_type)) is None:
+    if (model := small(model_type)) is None:
         return
-    config, count = found
+    config, count = model
     taken = {key for key, value in DEFAULTS["defaults"].get(model_type, {}).items() if value is True}
     for key, value in (FOREIGN | dict.fromkeys(taken, False)).items():
         if key not in config and key not in (CONFIGS[model_type].attribute_map or {}):
@@ -138,7 +138,7 @@ def foreign(model_type: str) -> Iterator[tuple[str, dict[str, Any], int]]:
 
 def keys_not_read() -> dict[str, list[str]]:
     """model_type -> keys of FOREIGN that change nothing in its class, and that its family's reader would read."""
-    found: dict[str, list[str]] = {}
+    unread: dict[str, list[str]] = {}
     for model_type in sorted(set(FAMILIES) & set(CONFIGS) & set(classes()) | set(TEXT_TYPES)):
         family = TEXT_TYPES.get(model_type, model_type)
         for key, config, count in foreign(model_type):
@@ -146,8 +146,8 @@ def keys_not_read() -> dict[str, list[str]]:
                 build = FAMILIES[family](ConfigReader({**completed(config), "model_type": family}, model_type))
                 read = total_parameters(ModelSpec(name="model", model_type=model_type, **build))
                 if read != count == loaded(model_type, config):
-                    found.setdefault(model_type, []).append(key)
-    return found
+                    unread.setdefault(model_type, []).append(key)
+    return unread
 
 
 def page() -> str:
@@ -161,8 +161,8 @@ def page() -> str:
         except InputError as error:
             why = str(error).split(" is ", 1)[-1].split("; supported")[0]
             rows.append(f"| `{model_type}` | {name} | {why} |")
-    known = ", ".join(f"`{name}`" for name in sorted(FAMILIES))
-    head = HEAD.format(version=transformers.__version__, exact=len(FAMILIES), names=known, refused=len(rows))
+    names_of_types = ", ".join(f"`{name}`" for name in sorted(FAMILIES))
+    head = HEAD.format(version=transformers.__version__, exact=len(FAMILIES), names=names_of_types, refused=len(rows))
     return head + "\n".join(rows) + "\n"
 
 
@@ -237,10 +237,10 @@ def loaded(model_type: str, config: dict[str, Any], name: str = "") -> int | Non
     try:
         with quietly():
             read = CONFIGS[model_type]._decode_special_floats(config)  # as from_pretrained does: infinity is no JSON
-            found = CONFIGS[model_type].from_dict(dict(read))
-            same = (model_type, name, found.to_json_string(use_diff=False))
+            configuration = CONFIGS[model_type].from_dict(dict(read))
+            same = (model_type, name, configuration.to_json_string(use_diff=False))
             if same not in _COUNTED:
-                _COUNTED[same] = _count(_model(model_type, found, name))
+                _COUNTED[same] = _count(_model(model_type, configuration, name))
     except Exception:
         return None
     return _COUNTED[same]
@@ -290,25 +290,25 @@ class _Asked(Mapping[str, Any]):
 def counts() -> dict[str, list[Any]]:
     """model_type -> [keys of the small model that are read, its parameters, [changes, parameters] of others ...]; a changed
     key without a value is left out."""
-    found: dict[str, list[Any]] = {}
+    table: dict[str, list[Any]] = {}
     for model_type in sorted(set(FAMILIES) & set(CONFIGS) & set(classes())):
         built_ones = [built(model_type, changes) for changes in variants(model_type) if changes]
         models, read = [], set[str]()
         for one in filter(None, built_ones):
-            asked = _Asked(one[0])
+            watched = _Asked(one[0])
             with suppress(InputError):  # refused: tests/judge/test_families.py
-                model_from_mapping(asked, model_type, model_type)
+                model_from_mapping(watched, model_type, model_type)
                 models.append(one)
-                read |= asked.keys_asked
-        kept = [({key: config[key] for key in sorted(read & set(config))}, count) for config, count in models]
-        base, parameters = kept[0]
+                read |= watched.keys_asked
+        cut = [({key: config[key] for key in sorted(read & set(config))}, count) for config, count in models]
+        base, parameters = cut[0]
         rows: list[Any] = []
-        for config, count in kept[1:]:
+        for config, count in cut[1:]:
             row = [{key: value for key, value in config.items() if key not in base or base[key] != value}, count]
             if row[0] and set(config) == set(base) and row not in rows:
                 rows.append(row)
-        found[model_type] = [base, parameters, *rows, *_without(model_type, base)]
-    return found
+        table[model_type] = [base, parameters, *rows, *_without(model_type, base)]
+    return table
 
 
 def _without(model_type: str, base: dict[str, Any]) -> Iterator[list[Any]]:

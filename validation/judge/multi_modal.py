@@ -44,12 +44,12 @@ def quietly() -> Iterator[None]:
 @cache
 def wholes() -> dict[str, str]:
     """Multi-modal model_type -> its class with an output layer."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name in LISTS:
         for kind, named in getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES", {}).items():
             if kind in CONFIGS and part(kind) and kind not in WITHOUT_DEFAULTS:
-                found.setdefault(kind, named if isinstance(named, str) else named[0])
-    return found
+                names.setdefault(kind, named if isinstance(named, str) else named[0])
+    return names
 
 
 @cache
@@ -70,7 +70,7 @@ def usual(kind: str) -> dict[str, Any]:
 
 def facts() -> dict[str, dict[str, Any]]:
     """model_type -> what specs/models/config_reader.py (WHOLE) says of it."""
-    found = {}
+    table = {}
     for kind in sorted(wholes()):
         one: dict[str, Any] = {"class": wholes()[kind], "part": part(kind), "ties": "?" * 6}
         if (own := fixed(kind)) is not None:
@@ -80,14 +80,14 @@ def facts() -> dict[str, dict[str, Any]]:
             one |= {"head": part(kind)} if head_inside(kind) else {}
         if filled := defaults(kind):
             one["defaults"] = filled
-        found[kind] = one
-    return found
+        table[kind] = one
+    return table
 
 
-def _part_of(kind: str, given: dict[str, Any]) -> Any:
+def _part_of(kind: str, values: dict[str, Any]) -> Any:
     """The language model's configuration where the file says this of it."""
     with quietly():
-        return getattr(CONFIGS[kind].from_dict({**usual(kind), part(kind): given}), part(kind))
+        return getattr(CONFIGS[kind].from_dict({**usual(kind), part(kind): values}), part(kind))
 
 
 def fixed(kind: str) -> str | None:
@@ -173,10 +173,10 @@ def shallow(kind: str, file: Mapping[str, Any]) -> dict[str, Any]:
 
 def whole(kind: str, file: Mapping[str, Any]) -> Any:
     """The class as it is built of this file, but for the depth of its towers; None where it builds none."""
-    found = None if kind in _deep else _whole(kind, shallow(kind, file))
-    if found is None and (found := _whole(kind, file)) is not None:
+    model = None if kind in _deep else _whole(kind, shallow(kind, file))
+    if model is None and (model := _whole(kind, file)) is not None:
         _deep.add(kind)
-    return found
+    return model
 
 
 def _whole(kind: str, file: Mapping[str, Any]) -> Any:

@@ -57,8 +57,8 @@ class JudgedRecipe:
 
 def judged_recipes(judge: Judge, audit: Audit) -> list[JudgedRecipe]:
     """Both answers to every recipe of a known model, and to every other one that we accuse."""
-    asked = [recipe for recipe in audit.recipes if recipe.verdict != NOT_COVERED]
-    return [JudgedRecipe(audited=recipe, answer=_answer(judge, recipe)) for recipe in asked]
+    covered = [recipe for recipe in audit.recipes if recipe.verdict != NOT_COVERED]
+    return [JudgedRecipe(audited=recipe, answer=_answer(judge, recipe)) for recipe in covered]
 
 
 def _answer(judge: Judge, audited: AuditedRecipe) -> dict[str, Any]:
@@ -181,8 +181,8 @@ def _rows(rows: Iterable[Iterable[object]]) -> str:
 
 def recipe_lines(audit: Audit, recipes: list[JudgedRecipe]) -> list[str]:
     """NVIDIA's recipes: how many are covered, and those that cannot run with the judge's own refusal."""
-    known = [recipe for recipe in recipes if recipe.audited.recipe is not None]
-    legal = [recipe for recipe in known if recipe.legal]
+    read = [recipe for recipe in recipes if recipe.audited.recipe is not None]
+    legal = [recipe for recipe in read if recipe.legal]
     refused = [recipe for recipe in recipes if not recipe.legal]
     refused.sort(key=lambda recipe: (not recipe.audited.named, cell(recipe.audited.row, "recipe")))
     text = (

@@ -233,9 +233,13 @@ def main() -> None:
     out = sys.stdout
     for line in sys.stdin:
         case = json.loads(line)
-        said = io.StringIO()
+        output = io.StringIO()
         try:
-            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), tempfile.TemporaryDirectory() as folder:
+            with (
+                contextlib.redirect_stdout(output),
+                contextlib.redirect_stderr(output),
+                tempfile.TemporaryDirectory() as folder,
+            ):
                 os.chdir(folder)
                 JUDGES[case["framework"]](case["text"])
                 os.chdir(Path(folder).parent)
@@ -243,7 +247,7 @@ def main() -> None:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            answer = {"ok": False, "said": f"{type(error).__name__}: {error} {said.getvalue()[-300:]}"}
+            answer = {"ok": False, "said": f"{type(error).__name__}: {error} {output.getvalue()[-300:]}"}
         print(json.dumps(answer), file=out, flush=True)
 
 

@@ -110,11 +110,11 @@ def _numerics(row: Row) -> Numerics:
 
 def degrees_of_recipe(row: Row) -> dict[str, int]:
     """tp, pp, cp, ep, etp, mbs with the defaults of the framework; etp defaults to tp. Raises InputError."""
-    found = {key: whole(row, key, 1) for key in ("tp", "pp", "cp", "ep", "mbs")}
-    found["etp"] = whole(row, "etp", 0) or (found["tp"] if found["ep"] > 1 else 1)
-    if min(found.values()) < 1:
+    degrees = {key: whole(row, key, 1) for key in ("tp", "pp", "cp", "ep", "mbs")}
+    degrees["etp"] = whole(row, "etp", 0) or (degrees["tp"] if degrees["ep"] > 1 else 1)
+    if min(degrees.values()) < 1:
         raise InputError("cells tp, pp, cp, ep, etp and mbs must be at least 1")
-    return found
+    return degrees
 
 
 def _plan(row: Row, model: ModelSpec, gpus: int) -> tuple[TrainPlan, PipelineSplit | None]:

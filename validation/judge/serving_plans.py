@@ -56,10 +56,10 @@ def deployments(engine: str) -> tuple[tuple[str, ServeQuestion, DeploymentReport
     answers = list[tuple[str, ServeQuestion, DeploymentReport | None]]()
     for name, case in PLANS.items():
         fixed = {"gpu": "h100", "disaggregated": False, "chunked": True, **case, "fix": tuple(case.get("fix", ()))}
-        asked = understand(ServeRequest(engine=engine, isl=1000, osl=500, **fixed))
-        found = rank(asked)
-        wanted = [row for row in found.order if (found.plan(int(row)).prefill is not None) == fixed["disaggregated"]]
-        answers.append((name, asked, report(asked, found, int(wanted[0])) if wanted else None))
+        question = understand(ServeRequest(engine=engine, isl=1000, osl=500, **fixed))
+        ranking = rank(question)
+        wanted = [row for row in ranking.order if (ranking.plan(int(row)).prefill is not None) == fixed["disaggregated"]]
+        answers.append((name, question, report(question, ranking, int(wanted[0])) if wanted else None))
     return tuple(answers)
 
 

@@ -107,26 +107,26 @@ def judge(folder: Path, serve: click.Command, options: Options) -> list[str]:
         words = words[1:] if program == "trtllm-llmapi-launch" else words
         plan = described[KINDS[script.stem]]
         try:
-            given = serve.make_context("serve", words).params
-            read = options.read(yaml.safe_load(Path(given["extra_llm_api_options"]).read_text(encoding="utf-8")))
+            flags = serve.make_context("serve", words).params
+            read = options.read(yaml.safe_load(Path(flags["extra_llm_api_options"]).read_text(encoding="utf-8")))
         except (click.ClickException, ValueError) as refused:  # pydantic's ValidationError is a ValueError
             wrong.append(f"{script}: refused: {refused}")
             continue
-        tokens = given["max_num_tokens"]
+        tokens = flags["max_num_tokens"]
         if not read["enable_chunked_prefill"]:
             tokens = min(tokens, plan["max_num_tokens"])  # more: room for a longer prompt, which is not cut
         ranks = plan["attention_data_parallel_size"] * plan["pipeline_parallel_size"]
-        found = {
-            "tp x adp": given["tensor_parallel_size"],
-            "pp": given["pipeline_parallel_size"],
-            "adp": given["tensor_parallel_size"] if read["enable_attention_dp"] else 1,
-            "ep": given["moe_expert_parallel_size"] or 1,
-            "sequences a rank": given["max_batch_size"] * plan["pipeline_parallel_size"],
+        reading = {
+            "tp x adp": flags["tensor_parallel_size"],
+            "pp": flags["pipeline_parallel_size"],
+            "adp": flags["tensor_parallel_size"] if read["enable_attention_dp"] else 1,
+            "ep": flags["moe_expert_parallel_size"] or 1,
+            "sequences a rank": flags["max_batch_size"] * plan["pipeline_parallel_size"],
             "tokens a rank": tokens,
             "fp8 cache": read["kv_cache_config"].dtype == "fp8",
         }
-        print(f"{script}: {found}")
-        wrong += differences(script, found, plan, lost=ranks)  # a micro-batch of a stage is whole: up to one a stage is lost
+        print(f"{script}: {reading}")
+        wrong += differences(script, reading, plan, lost=ranks)  # a micro-batch of a stage is whole: up to one a stage is lost
     return wrong
 
 
@@ -142,9 +142,9 @@ def judge_router(folder: Path, disagg_utils: Path) -> list[str]:
     read = names["parse_disagg_config_file"](str(folder / "router.yaml"))
     kinds = [server.type for server in read.server_configs]
     described = json.loads((folder / "deployment.json").read_text(encoding="utf-8"))
-    found = {"prefill": kinds.count("ctx"), "decode": kinds.count("gen")}
-    print(f"{folder / 'router.yaml'}: {found}, port {read.port}")
-    return miscounted(folder / "router.yaml", found, described)
+    counts = {"prefill": kinds.count("ctx"), "decode": kinds.count("gen")}
+    print(f"{folder / 'router.yaml'}: {counts}, port {read.port}")
+    return miscounted(folder / "router.yaml", counts, described)
 
 
 def main() -> None:

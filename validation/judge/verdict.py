@@ -102,12 +102,12 @@ def _stand_in_transformer_engine() -> None:
 def _read_help_texts_once() -> None:
     """The parser reads the help of its 800 arguments from source code, anew each time: four fifths of a verdict."""
     read = argument_utils.ArgumentGroupFactory._get_field_docstrings
-    known: dict[type, dict[str, str]] = {}
+    texts: dict[type, dict[str, str]] = {}
 
     def remembered(self: Any, config: type) -> dict[str, str]:
-        if config not in known:
-            known[config] = read(self, config)
-        return dict(known[config])
+        if config not in texts:
+            texts[config] = read(self, config)
+        return dict(texts[config])
 
     argument_utils.ArgumentGroupFactory._get_field_docstrings = remembered
 
@@ -167,10 +167,10 @@ def _groups_of(d: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _stand_in_config(found: dict[str, Any]) -> None:
-    d = found["degrees"]
+def _stand_in_config(world: dict[str, Any]) -> None:
+    d = world["degrees"]
     experts = {"num_moe_experts": 2 * d["ep"], "moe_router_topk": 2} if d["ep"] > 1 else {}
-    found["config"] = TransformerConfig(
+    world["config"] = TransformerConfig(
         num_layers=d["pp"] * d["vpp"],
         hidden_size=128 * d["tp"],
         num_attention_heads=d["tp"],
@@ -180,7 +180,7 @@ def _stand_in_config(found: dict[str, Any]) -> None:
         context_parallel_size=d["cp"],
         expert_model_parallel_size=d["ep"],
         expert_tensor_parallel_size=d["etp"],
-        sequence_parallel=found["sequence_parallel"],
+        sequence_parallel=world["sequence_parallel"],
         pipeline_dtype=torch.bfloat16,
         bf16=True,
         **experts,
@@ -194,9 +194,9 @@ def _stand_in_config(found: dict[str, Any]) -> None:
     )
 
 
-def _experts_forward(found: dict[str, Any]) -> None:
+def _experts_forward(world: dict[str, Any]) -> None:
     """The check at the head of a mixture-of-experts layer's training forward, up to its first use of the layer."""
-    config = found["config"]
+    config = world["config"]
     if not config.num_moe_experts:
         return
 
@@ -260,10 +260,10 @@ def _world(world_size: int, environment: dict[str, str], capability: float) -> I
         parallel_state._VIRTUAL_PIPELINE_MODEL_PARALLEL_WORLD_SIZE = None
 
 
-def _arguments(found: dict[str, Any], argument_list: list[str], changed: dict[str, list[Any]]) -> None:
+def _arguments(world: dict[str, Any], argument_list: list[str], changed: dict[str, list[Any]]) -> None:
     with mock.patch.object(sys, "argv", ["pretrain_gpt.py", *argument_list]):
         args = arguments.parse_args()
-    asked = {name: _plain(getattr(args, name, None)) for name in {*WATCHED, *_given(argument_list, args)}}
+    before = {name: _plain(getattr(args, name, None)) for name in {*WATCHED, *_given(argument_list, args)}}
     args = arguments.validate_args(args)
     microbatches.init_num_microbatches_calculator(
         rank=1,
@@ -274,14 +274,14 @@ def _arguments(found: dict[str, Any], argument_list: list[str], changed: dict[st
         step_batch_size_schedule=args.step_batch_size_schedule,
         seq_length=args.seq_length,
     )
-    found["args"], found["asked"] = args, asked
-    changed.update(_differences(asked, args))
+    world["args"], world["asked"] = args, before
+    changed.update(_differences(before, args))
 
 
 def _given(argument_list: list[str], args: Any) -> list[str]:
     names = (word[2:].replace("-", "_") for word in argument_list if word.startswith("--"))
-    found = (_UNLIKE_DEST.get(name, name if hasattr(args, name) else name.removeprefix("no_")) for name in names)
-    return [name for name in found if hasattr(args, name)]
+    destinations = (_UNLIKE_DEST.get(name, name if hasattr(args, name) else name.removeprefix("no_")) for name in names)
+    return [name for name in destinations if hasattr(args, name)]
 
 
 def _plain(value: Any) -> Any:
@@ -293,26 +293,26 @@ def _plain(value: Any) -> Any:
     return _TYPES.get(value, value) if isinstance(value, torch.dtype) else value
 
 
-def _differences(asked: dict[str, Any], used: Any) -> dict[str, list[Any]]:
+def _differences(before: dict[str, Any], used: Any) -> dict[str, list[Any]]:
     """Name -> [asked, used] of what `used` has otherwise."""
-    now = {name: _plain(getattr(used, name)) for name in asked if hasattr(used, name)}
-    return {name: [asked[name], value] for name, value in now.items() if value != asked[name]}
+    now = {name: _plain(getattr(used, name)) for name in before if hasattr(used, name)}
+    return {name: [before[name], value] for name, value in now.items() if value != before[name]}
 
 
-def _config(found: dict[str, Any], changed: dict[str, list[Any]]) -> None:
-    args = found["args"]
+def _config(world: dict[str, Any], changed: dict[str, list[Any]]) -> None:
+    args = world["args"]
     config = arguments.core_transformer_config_from_args(args)
     get_megatron_optimizer_config(args)
     get_megatron_ddp_config(args)
     for rank in range(config.pipeline_model_parallel_size):
         for chunk in range(config.virtual_pipeline_model_parallel_size or 1):
             get_num_layers_to_build(config, vp_stage=chunk, pp_rank=rank)
-    found["config"] = config
-    changed.update(_differences(found["asked"], config))
+    world["config"] = config
+    changed.update(_differences(world["asked"], config))
 
 
-def _groups(found: dict[str, Any]) -> None:
-    args = found["args"]
+def _groups(world: dict[str, Any]) -> None:
+    args = world["args"]
     with (
         mock.patch.object(torch.distributed, "is_initialized", lambda: True),
         mock.patch.object(torch.distributed, "get_world_size", lambda *_: args.world_size),
@@ -346,8 +346,8 @@ class _Ranks:
         return 0
 
 
-def _schedule(found: dict[str, Any]) -> None:
-    args, config = found["args"], found["config"]
+def _schedule(world: dict[str, Any]) -> None:
+    args, config = world["args"], world["config"]
     chunks = config.virtual_pipeline_model_parallel_size
     if config.pipeline_model_parallel_size == 1 or chunks is None:
         return  # 1F1B and no pipelining take any number of micro-batches

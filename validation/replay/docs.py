@@ -63,8 +63,8 @@ def fit_scatter(sweeps: Sequence[Sweep]) -> Scatter:
             total -= weight * min(1.0, ROWS_PER_SWEEP / len(ratio)) * log_likelihood(candidates, ratio, scatter)
         return total
 
-    found = minimize(cost, start, method="Nelder-Mead", options={"maxiter": 300, "xatol": 0.01, "fatol": 0.01})
-    return _scatter(found.x)
+    solution = minimize(cost, start, method="Nelder-Mead", options={"maxiter": 300, "xatol": 0.01, "fatol": 0.01})
+    return _scatter(solution.x)
 
 
 def _scatter(logs: Floats) -> Scatter:
@@ -77,9 +77,9 @@ def _timed(sweep: Sweep) -> tuple[Candidates, Floats]:
     every = sweep.candidates
     columns = {name: getattr(every, name)[rows] for name in COLUMNS}
     plans, params = (tuple(some[row] for row in rows) for some in (every.plans, every.params))
-    kept = Candidates(plans=plans, params=params, device_bytes=every.device_bytes, **columns)
+    timed = Candidates(plans=plans, params=params, device_bytes=every.device_bytes, **columns)
     measured = np.array([sweep.step_seconds[row] for row in rows], dtype=np.float64)
-    return kept, np.log(measured / kept.predicted_s)
+    return timed, np.log(measured / timed.predicted_s)
 
 
 MIN_TIMED = 20
@@ -106,15 +106,15 @@ def strategies() -> dict[str, tuple[Strategy, int]]:
     """Name -> (strategy, repeats). Optuna's GPSampler where torch is installed."""
 
     tpe, gaussian = (lambda seed, name=name: getattr(optuna.samplers, name)(seed=seed) for name in ("TPESampler", "GPSampler"))
-    found = {
+    every = {
         "time model's order": (by_prior, 1),
         "random": (at_random, REPEATS),
         "Optuna TPE (default)": (by_sampler(tpe), SAMPLER_REPEATS),
         "Optuna TPE after the time model's first 3": (by_sampler(tpe, warm_start=3), SAMPLER_REPEATS),
     }
     if importlib.util.find_spec("torch") is not None:
-        found["Optuna GP"] = (by_sampler(gaussian, most_asked=GP_MAX_ASKED), GP_REPEATS)
-    return found
+        every["Optuna GP"] = (by_sampler(gaussian, most_asked=GP_MAX_ASKED), GP_REPEATS)
+    return every
 
 
 def lines(recorded: Sequence[Sweep], progress: Progress) -> list[StrategyLine]:
@@ -125,12 +125,12 @@ def lines(recorded: Sequence[Sweep], progress: Progress) -> list[StrategyLine]:
     unseen = {name: fit_scatter([sweep for sweep in recorded if paper(sweep) != name]) for name in papers}  # without it
     progress(STUDY)
     own = [replay_study(sweep, unseen[paper(sweep)]) for sweep in large]
-    found = _by_source(STUDY, large, [[one] for one in own])
+    rows = _by_source(STUDY, large, [[one] for one in own])
     for name, (strategy, repeats) in strategies().items():
         progress(name)
         runs = [[replay(sweep, strategy, seed) for seed in range(repeats)] for sweep in large]
-        found += _by_source(name, large, runs)
-    return found
+        rows += _by_source(name, large, runs)
+    return rows
 
 
 def _by_source(strategy: str, large: Sequence[Sweep], runs: Sequence[Sequence[Replay]]) -> list[StrategyLine]:

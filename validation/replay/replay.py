@@ -96,13 +96,13 @@ def _sweep(key: tuple[object, ...], entries: Sequence[_Entry], constants: Consta
     steps = [_median([run.seconds for run in runs if run.seconds is not None]) for runs in same.values()]
     every = build(cases, variants)
     likely = memory_belief(every, []).chance >= MIN_CHANCE_TO_FIT
-    kept = np.flatnonzero(likely)
+    likely_rows = np.flatnonzero(likely)
     source, gpu, layers, hidden, _, _, gpus, seq, batch = key
     return Sweep(
         name=f"{source}: {layers} layers of {hidden}, {gpus} {gpu}, sequence {seq}, batch {batch}",
         source=str(source),
-        candidates=every if all(likely) else build([cases[n] for n in kept], [variants[n] for n in kept]),
-        step_seconds=tuple(steps[n] for n in kept),
+        candidates=every if all(likely) else build([cases[n] for n in likely_rows], [variants[n] for n in likely_rows]),
+        step_seconds=tuple(steps[n] for n in likely_rows),
         best=min(filter(None, steps)),
         pruned_that_ran=sum(step is not None and not likely[n] for n, step in enumerate(steps)),
     )
@@ -148,14 +148,14 @@ Strategy = Callable[[Sweep, int], Iterator[int]]
 
 def run_order(sweep: Sweep, rows: Sequence[int], settled_after: int | None = None) -> Replay:
     """The outcome of measuring rows in this order; rows not named count as never found."""
-    best, least, regret, found = sweep.best, np.inf, [], len(sweep.candidates) + 1
+    best, least, regret, trials = sweep.best, np.inf, [], len(sweep.candidates) + 1
     for count, row in enumerate(rows, 1):
         step = sweep.step_seconds[row]
         least = min(least, np.inf if step is None else step)
         regret.append(min(NOT_YET, least / best - 1))
-        if regret[-1] <= TOLERANCE and found > count:
-            found = count
-    return Replay(found_after=found, regret=tuple(regret), settled_after=settled_after)
+        if regret[-1] <= TOLERANCE and trials > count:
+            trials = count
+    return Replay(found_after=trials, regret=tuple(regret), settled_after=settled_after)
 
 
 def replay_study(sweep: Sweep, scatter: Scatter, seed: int = 0) -> Replay:

@@ -129,12 +129,12 @@ def band_from(predicted: Sequence[Scattered]) -> Band:
 def bands_of(predicted: Sequence[Predicted], one_node: Sequence[Scattered] = ()) -> dict[str, Band]:
     """A band per class that has MIN_SOURCES sources of evidence, and the pooled one; `one_node`: strangers' runs of
     one node, whose long tail asks for quantiles."""
-    found = {POOLED: band_from(predicted)}
+    bands = {POOLED: band_from(predicted)}
     for level in CLASSES:
         rows = [p for p in predicted if p.level in EVIDENCE.get(level, (level,))]
         if len({p.source for p in rows}) >= MIN_SOURCES:
-            found[level] = quantiles_of([*rows, *one_node]) if level == PART else band_from(rows)
-    return found
+            bands[level] = quantiles_of([*rows, *one_node]) if level == PART else band_from(rows)
+    return bands
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,27 +24,27 @@ ENCODER_TOKENS = 512
 def encoder_lines() -> tuple[tuple[Line, ...], tuple[Line, ...]]:
     """Return (memory of Megatron-LM's CI runs, published throughput and how it grows with the GPUs)."""
     rows = list(published_rows("t5_bert"))
-    found = {p.id: p for p in predict_rows([training_row_of(row) for row in rows])}
-    return tuple(_memory(rows, found)), tuple(_throughput(rows, found))
+    predictions = {p.id: p for p in predict_rows([training_row_of(row) for row in rows])}
+    return tuple(_memory(rows, predictions)), tuple(_throughput(rows, predictions))
 
 
-def _memory(rows: Sequence[Row], found: Mapping[str, Prediction]) -> Iterator[Line]:
+def _memory(rows: Sequence[Row], predictions: Mapping[str, Prediction]) -> Iterator[Line]:
     runs = [row for row in rows if cell(row, "kind") == "ci_golden"]
     for name, column, most in (("allocated after the step", "mem_alloc_gib", ALLOCATED), ("peak", "mem_peak_gib", PEAK)):
         errors = []
         for row in runs:
-            one, measured = found[cell(row, "id")], number(row, column)
+            one, measured = predictions[cell(row, "id")], number(row, column)
             gib = one.after_step_gib if column == "mem_alloc_gib" else one.peak_gib
             if gib and measured:
                 errors.append(gib / measured - 1.0)
         yield error_line(f"T5 and BERT in CI, {name}: median error", errors, most, np.median)
 
 
-def _throughput(rows: Sequence[Row], found: Mapping[str, Prediction]) -> Iterator[Line]:
+def _throughput(rows: Sequence[Row], predictions: Mapping[str, Prediction]) -> Iterator[Line]:
     ratios: dict[tuple[str, bool], list[float]] = {}
     for row in rows:
         rate, gpus = _tokens_per_second(row), number(row, "gpus")
-        predicted = found[cell(row, "id")].tokens_per_second_per_gpu
+        predicted = predictions[cell(row, "id")].tokens_per_second_per_gpu
         if cell(row, "kind") == "published_training" and rate and gpus and predicted:
             ratios.setdefault((cell(row, "model"), bool(cell(row, "step_s"))), []).append(predicted * gpus / rate)
     errors = [1.0 / ratio - 1.0 for group in ratios.values() for ratio in group]

@@ -90,9 +90,9 @@ class JudgedStart:
 
     def misses(self) -> list[str]:
         """What is beyond the tolerance that is asked of the row."""
-        asked = tolerance(self.start)
+        most = tolerance(self.start)
         cache = {name: error for name, error in self.errors().items() if name != "weights_gib"}
-        return [f"{name} {error:+.1%}" for name, error in cache.items() if asked and abs(error) > asked]
+        return [f"{name} {error:+.1%}" for name, error in cache.items() if most and abs(error) > most]
 
 
 def judged_starts() -> list[JudgedStart]:

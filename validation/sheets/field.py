@@ -129,11 +129,11 @@ def _verdict(answer: Answer, refusal: str, outcome: str) -> dict[str, Any]:
     if answer is None:
         return {"said": refusal, "right": outcome == "refused" or (outcome == "illegal" and "(NV" in refusal)}
     legal, fits, memory = answer.get("legal"), answer.get("fits"), answer.get("memory")
-    said = {None: "no verdict", True: "fits", False: "does not fit"}[fits] if legal else "illegal"
+    words = {None: "no verdict", True: "fits", False: "does not fit"}[fits] if legal else "illegal"
     if legal and memory:
-        said += f", {memory['peak_gib']:.1f} of {memory['limit_gib']:.1f} GiB"
+        words += f", {memory['peak_gib']:.1f} of {memory['limit_gib']:.1f} GiB"
     right = {"refused": False, "legal": legal, "illegal": not legal, "runs": legal and fits, "oom": legal and fits is False}
-    return {"said": said, "right": bool(right[outcome])}
+    return {"said": words, "right": bool(right[outcome])}
 
 
 def lines() -> Iterator[Line]:

@@ -89,8 +89,8 @@ def error_line(
 
 def bar_text(line: Line) -> str:
     """What one end of a line asks for, and whether it is missed."""
-    asked = f"at most {share(line.most)}" if line.most is not None else f"at least {share(line.least)}"
-    return asked if line.holds else f"{asked}: missed"
+    end = f"at most {share(line.most)}" if line.most is not None else f"at least {share(line.least)}"
+    return end if line.holds else f"{end}: missed"
 
 
 def share(value: float | None, spec: str = ".1%") -> str:
@@ -125,9 +125,9 @@ def line_table(lines: Iterable[Line]) -> str:
 
 def _line(line: Line) -> tuple[str, ...]:
     ends = {"at least": line.least, "at most": line.most}
-    asked = " and ".join(f"{word} {share(end)}" for word, end in ends.items() if end is not None)
+    bars = " and ".join(f"{word} {share(end)}" for word, end in ends.items() if end is not None)
     reached = share(line.reached) if line.rows else "no row"
-    return line.name, f"{line.rows:,}", reached, asked, {None: "", True: "yes", False: "NO"}[line.holds]
+    return line.name, f"{line.rows:,}", reached, bars, {None: "", True: "yes", False: "NO"}[line.holds]
 
 
 def missed_rows(errors: Iterable[tuple[str, str, float]], beyond: float) -> str:

@@ -137,8 +137,8 @@ def inside_bands_of_first_plans(plans: Sequence[FirstPlan]) -> list[bool]:
     """Return of each question whether its best published run lies in the band that an answer prints for the first of many plans
     (`record_of`), made without any run of the question's paper; outside where nothing else is known of its kind."""
     papers = {paper_of(plan.source) for plan in plans}
-    known = {paper: record_of([plan for plan in plans if paper_of(plan.source) != paper]) for paper in papers}
-    bands = [(known[paper_of(plan.source)].get(plan.kind), 1 / plan.ratio) for plan in plans]
+    records = {paper: record_of([plan for plan in plans if paper_of(plan.source) != paper]) for paper in papers}
+    bands = [(records[paper_of(plan.source)].get(plan.kind), 1 / plan.ratio) for plan in plans]
     return [band is not None and band["p5"] <= ratio <= band["p95"] for band, ratio in bands]
 
 

@@ -78,11 +78,11 @@ def left_out(rows: Sequence[Row], unit: Callable[[Row, MeasuredStep], str]) -> L
     samples = samples_of(rows)
     whole = fit(samples)
     units = [unit(rows[sample.row], sample) for sample in samples]
-    known = {}
+    constants = {}
     for name in sorted(set(units)):
         touched = {sample.framework for sample, own in zip(samples, units, strict=True) if own == name}
-        known[name] = fit([s for s, own in zip(samples, units, strict=True) if own != name], whole, of=touched)
-    return LeftOut(rows=rows, samples=samples, unit=unit, whole=whole, known=known)
+        constants[name] = fit([s for s, own in zip(samples, units, strict=True) if own != name], whole, of=touched)
+    return LeftOut(rows=rows, samples=samples, unit=unit, whole=whole, known=constants)
 
 
 @cache
@@ -93,9 +93,9 @@ def blind() -> LeftOut:
 
 def fitted() -> dict[str, dict[str, float]]:
     """Constants of all rows, each framework with the scatter of its blind errors: what ships."""
-    found = {name: {**numbers, **dict(_scatters(name))} for name, numbers in blind().whole.items()}
-    lacking = {key: found["all"][key] for key in ("scatter", "scatter_assumed") if key in found["all"]}
-    return {name: {key: round(x, 5) for key, x in (lacking | numbers).items()} for name, numbers in found.items()}
+    constants = {name: {**numbers, **dict(_scatters(name))} for name, numbers in blind().whole.items()}
+    lacking = {key: constants["all"][key] for key in ("scatter", "scatter_assumed") if key in constants["all"]}
+    return {name: {key: round(x, 5) for key, x in (lacking | numbers).items()} for name, numbers in constants.items()}
 
 
 def _scatters(framework: str) -> Iterator[tuple[str, float]]:

@@ -49,9 +49,9 @@ def publisher_of(row: Row) -> str:
     reference = cell(row, "source_ref")
     if "/issues/" in reference:
         return reference.partition(" ")[0]
-    found = re.search(r"(?:github:|github\.com/|^)([\w.-]+/[\w.-]+?)(?:@|/pull|/|\s|$)", reference)
+    repository = re.search(r"(?:github:|github\.com/|^)([\w.-]+/[\w.-]+?)(?:@|/pull|/|\s|$)", reference)
     names = {"inclusionai/areal": "areal-project/areal"}
-    name = found[1].lower() if found else cell(row, "source")
+    name = repository[1].lower() if repository else cell(row, "source")
     return names.get(name, name)
 
 
@@ -91,10 +91,10 @@ class Judged:
         return float(relative(self.log_error))
 
 
-def judged(found: Sequence[tuple[Row, float]]) -> list[Judged]:
+def judged(errors: Sequence[tuple[Row, float]]) -> list[Judged]:
     """Recipes of rows with their ln errors."""
     groups: dict[tuple[str, ...], list[tuple[Row, float]]] = defaultdict(list)
-    for row, error in found:
+    for row, error in errors:
         groups[recipe_of(row)].append((row, error))
     return [
         Judged(
@@ -109,25 +109,25 @@ def judged(found: Sequence[tuple[Row, float]]) -> list[Judged]:
 def of_column(columns: Sequence[str]) -> list[Judged]:
     """Errors of the first of these columns that a row measured, of rows that say model, GPU, batch and lengths."""
     steps = unseen()
-    found = []
+    errors = []
     for sample in steps.samples:
         logs = {} if sample.missing & UNKNOWN_TRAINING else steps.error(sample)
         column = next((name for name in columns if name in logs), None)
         if column and not (column in ("step_s", "gen_s") and hidden_rounds(sample)):
-            found.append((steps.rows[sample.row], logs[column]))
-    return judged(found)
+            errors.append((steps.rows[sample.row], logs[column]))
+    return judged(errors)
 
 
 def syncs() -> list[Judged]:
     """Errors of every weight synchronisation that was timed, its model and GPUs known."""
-    found: list[tuple[Row, float]] = []
+    errors: list[tuple[Row, float]] = []
     for row in unseen().rows:
         measured = number(row, "weight_sync_s")
         with suppress(AutoconfigError):
             case = read_case(row)
             if measured and "model" not in case.missing:
-                found.append((row, float(np.log(measured / sync_seconds(case.job, case.placement)))))
-    return judged(found)
+                errors.append((row, float(np.log(measured / sync_seconds(case.job, case.placement)))))
+    return judged(errors)
 
 
 def after_one() -> list[Judged]:
@@ -142,8 +142,8 @@ def inside() -> tuple[list[bool], list[bool], float]:
     steps = [(s, error) for s, error in unseen().of("step_s") if not hidden_rounds(s)]
     unit = unseen().unit_of
     every, _ = _held(steps, lambda s, one: unit(s) != unit(one) and bool(s.missing) == bool(one.missing))
-    known = [(s, error) for s, error in steps if not s.missing and not s.engine_assumed]
-    whole, halves = _held(known, lambda s, one: s.model != one.model)
+    whole_steps = [(s, error) for s, error in steps if not s.missing and not s.engine_assumed]
+    whole, halves = _held(whole_steps, lambda s, one: s.model != one.model)
     return every, whole, float(np.sinh(np.mean(halves))) if halves else 0.0
 
 

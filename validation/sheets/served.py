@@ -40,8 +40,8 @@ def left_out_runs() -> tuple[LeftOut, ...]:
     """All rows; constants are fitted on those whose set-up is known, less the row's group."""
     rows = served_rows()
     base = shipped_calibration()
-    known = runs_of(rows)
-    _, equations = fit_pooled(known, base, SHARING)
+    runs = runs_of(rows)
+    _, equations = fit_pooled(runs, base, SHARING)
     return tuple(predicted_left_out(runs_of(rows, every=True), equations, base, SHARING))
 
 
@@ -50,8 +50,8 @@ def served_lines(runs: Sequence[LeftOut]) -> Iterator[Line]:
     bands."""
     for load, which in LOADS.items():
         mine = [one for one in runs if one.run.case.load == load]
-        known = [one for one in mine if known_setup(one.run.row)]
-        yield from _error_lines(f"{which}, set-up known", known, BARS if load == "closed" else {})
+        settled = [one for one in mine if known_setup(one.run.row)]
+        yield from _error_lines(f"{which}, set-up known", settled, BARS if load == "closed" else {})
         yield from _error_lines(f"{which}, all rows", mine, {})
     for engine in SHARING:
         mine = [one for one in runs if one.run.case.engine.name == engine and known_setup(one.run.row)]
@@ -74,9 +74,9 @@ def _inside(one: LeftOut, name: str) -> bool | None:
     return None if band is None else band[0] <= ratio <= band[1]
 
 
-def served_groups(found: Sequence[LeftOut]) -> list[Group]:
+def served_groups(runs: Sequence[LeftOut]) -> list[Group]:
     """Return TPOT's, TTFT's and throughput's figures of every engine, and of every group."""
-    return groups_of(row for one in found for row in _rows_of(one))
+    return groups_of(row for one in runs for row in _rows_of(one))
 
 
 def _rows_of(one: LeftOut) -> Iterator[tuple[str, str, float]]:

@@ -73,17 +73,17 @@ def _moe(one: Judged) -> bool:
 
 def serving_lines(judged: Sequence[Judged]) -> Iterator[Line]:
     """Yield the figures of validation/sources.toml beside their bars."""
-    for asked in serving_figures():
-        mine = [one for one in judged if _asked(one, asked)]
-        bar = None if asked.bar is None else asked.bar / 100
-        name = f"serving: {asked.name}"
-        if asked.statistic in SHARES:
-            right, count = SHARES[asked.statistic](mine)
+    for figure in serving_figures():
+        mine = [one for one in judged if _asked(one, figure)]
+        bar = None if figure.bar is None else figure.bar / 100
+        name = f"serving: {figure.name}"
+        if figure.statistic in SHARES:
+            right, count = SHARES[figure.statistic](mine)
             yield Line(name=name, rows=count, reached=right / max(count, 1), least=bar)
             continue
-        errors = [one.error(asked.measured, getattr(one.predicted, asked.predicted)) for one in mine]
-        if known := [error for error in errors if error is not None]:
-            yield error_line(name, known, bar, OF_ERRORS[asked.statistic])
+        errors = [one.error(figure.measured, getattr(one.predicted, figure.predicted)) for one in mine]
+        if sizes := [error for error in errors if error is not None]:
+            yield error_line(name, sizes, bar, OF_ERRORS[figure.statistic])
 
 
 def _asked(one: Judged, figure: ServingFigure) -> bool:
@@ -94,13 +94,13 @@ def _asked(one: Judged, figure: ServingFigure) -> bool:
 def _fitting(judged: Sequence[Judged]) -> tuple[int, int]:
     """(runs of which the prediction says rightly whether they fit, runs predicted): a run fits unless its row says that
     memory ran out (OUT_OF_MEMORY in `status` or `notes`, and no throughput)."""
-    known = [one for one in judged if one.predicted.fits is not None]
-    return sum(one.predicted.fits != _ran_out(one.row) for one in known), len(known)
+    predicted = [one for one in judged if one.predicted.fits is not None]
+    return sum(one.predicted.fits != _ran_out(one.row) for one in predicted), len(predicted)
 
 
 def _ran_out(row: Row) -> bool:
-    said = f"{cell(row, 'status')} {cell(row, 'notes')}"
-    return not cell(row, "out_tok_s_gpu") and OUT_OF_MEMORY.search(said) is not None
+    words = f"{cell(row, 'status')} {cell(row, 'notes')}"
+    return not cell(row, "out_tok_s_gpu") and OUT_OF_MEMORY.search(words) is not None
 
 
 def tensor_parallel_order(judged: Sequence[Judged]) -> tuple[int, int]:

@@ -69,13 +69,13 @@ def timed(answered: Answered) -> Iterator[tuple[Row, Prediction, float, float]]:
 
 def steps(answered: Answered) -> list[tuple[str, str, float, bool]]:
     """Return (group, id, predicted / measured step - 1, inside the band) of each row with a step time."""
-    found = []
+    rows = []
     for row, p, seconds, measured in timed(answered):
         if p.confidence is not None:
             inside = p.confidence.step_seconds_p5 <= measured <= p.confidence.step_seconds_p95
             group = f"{cell(row, 'source')}, {cell(row, 'model')}, {cell(row, 'gpu')}"
-            found.append((group, cell(row, "id"), seconds / measured - 1, inside))
-    return found
+            rows.append((group, cell(row, "id"), seconds / measured - 1, inside))
+    return rows
 
 
 def _fit_right(answered: Answered) -> list[bool]:

@@ -85,23 +85,23 @@ class Constants:
             return shipped()
         key = self._key(source, model, gpu, release)
         if key not in self._fitted:
-            known = _observations() if self.observed is None else self.observed
-            kept = [observation for observation in known if not self._same(observation, key)]
-            if len(kept) == len(known):
-                self._fitted[key] = self._of_all(known)
+            observations = _observations() if self.observed is None else self.observed
+            others = [observation for observation in observations if not self._same(observation, key)]
+            if len(others) == len(observations):
+                self._fitted[key] = self._of_all(observations)
             else:
-                self._fitted[key] = fit(kept, "without " + ", ".join(key))
+                self._fitted[key] = fit(others, "without " + ", ".join(key))
         return self._fitted[key]
 
-    def _of_all(self, known: Sequence[Observation]) -> Calibration:
+    def _of_all(self, observations: Sequence[Observation]) -> Calibration:
         if () not in self._fitted:
-            self._fitted[()] = fit(known, "all published runs")
+            self._fitted[()] = fit(observations, "all published runs")
         return self._fitted[()]
 
     def applied(self, case: Case) -> Scenario:
         scenario = case.scenario
-        found = self.of(case.source, scenario.model.name, scenario.cluster.gpu.id, scenario.software.release)
-        return replace(scenario, calibration=found)
+        calibration = self.of(case.source, scenario.model.name, scenario.cluster.gpu.id, scenario.software.release)
+        return replace(scenario, calibration=calibration)
 
     def _same(self, observation: Observation, key: Key) -> bool:
         return self._key(observation.source, observation.model, observation.gpu, observation.release) == key

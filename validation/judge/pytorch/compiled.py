@@ -94,21 +94,21 @@ def block(plan: TorchPlan) -> Kept:
 
     def run(weights: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         *own, angles = weights
-        found: torch.Tensor = torch.func.functional_call(module, dict(zip(names, own, strict=True)), (x, angles, None))
-        return found
+        partitioned: torch.Tensor = torch.func.functional_call(module, dict(zip(names, own, strict=True)), (x, angles, None))
+        return partitioned
 
     scaling = arguments.rope_scaling_args
     with FakeTensorMode(allow_non_fake_inputs=True):
         weights = [torch.empty(one.shape, dtype=torch.bfloat16, requires_grad=True) for one in module.parameters()]
         angles = modules.precompute_freqs_cis(plan.hidden // plan.heads, plan.sequence, arguments.rope_theta, scaling)
         x = torch.empty(plan.micro_batch, plan.sequence, plan.hidden, dtype=torch.bfloat16, requires_grad=True)
-        found = saved_bytes(run, [*weights, angles], x)
+        partitioned = saved_bytes(run, [*weights, angles], x)
     scenario = scenario_of(plan)
     scenario = replace(scenario, software=with_options(scenario.software, StackOptions(compiled=True)))
     read = scenario.read_plan(plan.text)
     memory = estimate_memory(scenario, scenario.layouts([read]), [read.recompute], detail=True)
     ours = sum(float(memory.parts[name][0, 0, 0]) for name in ACTIVATIONS) / plan.layers
-    return Kept(name=f"block of {plan}", partitioned=found, ours=ours)
+    return Kept(name=f"block of {plan}", partitioned=partitioned, ours=ours)
 
 
 def loss(plan: TorchPlan) -> Kept:
@@ -118,9 +118,9 @@ def loss(plan: TorchPlan) -> Kept:
     with FakeTensorMode(allow_non_fake_inputs=True):
         logits = torch.empty(*shape, plan.vocabulary, dtype=torch.bfloat16, requires_grad=True)
         labels = torch.empty(*shape, dtype=torch.int64)
-        found = saved_bytes(lambda _, logits, labels: function(logits, labels), [], logits, labels)
+        partitioned = saved_bytes(lambda _, logits, labels: function(logits, labels), [], logits, labels)
     ours = (LOSS_BYTES["compiled"] - GRADIENT) * plan.micro_batch * plan.sequence * plan.vocabulary
-    return Kept(name=f"loss of {plan}", partitioned=found, ours=ours)
+    return Kept(name=f"loss of {plan}", partitioned=partitioned, ours=ours)
 
 
 def compiled(count: int, seed: int) -> list[Kept]:

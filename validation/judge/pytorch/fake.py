@@ -144,9 +144,9 @@ class Tracker(MemTracker):
             query = args[1]
             size = {"dtype": torch.float32, "device": query.device}
             held = super().__torch_dispatch__(torch.ops.aten.empty.memory_format, (), (list(query.shape),), size)
-        found = super().__torch_dispatch__(func, types, args, kwargs)
+        output = super().__torch_dispatch__(func, types, args, kwargs)
         del held
-        return found
+        return output
 
     def _track_module_params_and_buffers(self, module: Any, install_grad_hooks: bool = True) -> tuple[int, int]:
         for parameter in module.parameters():

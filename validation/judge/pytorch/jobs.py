@@ -141,8 +141,8 @@ def _loss(plan: TorchPlan, model: Any, tokens: torch.Tensor, labels: torch.Tenso
     if plan.framework == "torchtitan":
         logits = model(tokens)
         return torchtitan("components.loss").cross_entropy_loss(logits, labels), logits
-    found = model(input_ids=tokens, labels=labels, use_cache=False)
-    return found.loss, found.logits
+    output = model(input_ids=tokens, labels=labels, use_cache=False)
+    return output.loss, output.logits
 
 
 def _torchtitan_job(plan: TorchPlan, stage: int) -> tuple[Any, Any]:

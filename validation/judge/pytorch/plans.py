@@ -139,15 +139,15 @@ def compare(plan: TorchPlan) -> list[Compared]:
     """Both peaks of a rank of each stage; the other ranks of a stage hold the same."""
     scenario = scenario_of(plan)
     read = scenario.read_plan(plan.text)
-    found = estimate_memory(scenario, scenario.layouts([read]), [read.recompute], detail=True)
-    assert found.moment is not None and found.per_stage_bytes is not None
+    memory = estimate_memory(scenario, scenario.layouts([read]), [read.recompute], detail=True)
+    assert memory.moment is not None and memory.per_stage_bytes is not None
     return [
         Compared(
             plan=plan,
             stage=stage,
             tracked=tracked(plan, stage),
-            predicted=float(found.per_stage_bytes[0, 0, stage]),
-            moment=MOMENTS[int(found.moment[0, 0, stage])],
+            predicted=float(memory.per_stage_bytes[0, 0, stage]),
+            moment=MOMENTS[int(memory.moment[0, 0, stage])],
         )
         for stage in range(plan.pp)
     ]
@@ -156,18 +156,18 @@ def compare(plan: TorchPlan) -> list[Compared]:
 def table(results: Sequence[Compared]) -> str:
     """A line for every plan, and how many are near."""
     lines = ["| plan | tracker, MiB | ours | error | our moment |", "|---|---|---|---|---|"]
-    for found in results:
-        sizes = f"{found.tracked / MIB:,.0f} | {found.predicted / MIB:,.0f} | {100 * found.error:+.1f} %"
-        name = str(found.plan) + (f", stage {found.stage}" if found.plan.pp > 1 else "")
-        lines.append(f"| {name} | {sizes} | {found.moment} |")
-    near, far = (sum(abs(found.error) <= limit for found in results) for limit in (NEAR, FAR))
+    for row in results:
+        sizes = f"{row.tracked / MIB:,.0f} | {row.predicted / MIB:,.0f} | {100 * row.error:+.1f} %"
+        name = str(row.plan) + (f", stage {row.stage}" if row.plan.pp > 1 else "")
+        lines.append(f"| {name} | {sizes} | {row.moment} |")
+    near, far = (sum(abs(row.error) <= limit for row in results) for limit in (NEAR, FAR))
     return "\n".join([*lines, "", f"{near} of {len(results)} within {NEAR:.0%}, {far} within {FAR:.0%}"])
 
 
 def main() -> None:
     """Print the table."""
     start = time.monotonic()
-    print(table([found for plan in drawn(COUNT, SEED) for found in compare(plan)]))
+    print(table([row for plan in drawn(COUNT, SEED) for row in compare(plan)]))
     print(f"{time.monotonic() - start:.0f} s")
 
 

@@ -27,8 +27,8 @@ def matrix(frozen: str, rows: int, columns: int) -> tuple[int, int]:
     torch, bnb = import_module("torch"), import_module("bitsandbytes")
     weight = torch.zeros(rows, columns, dtype=torch.bfloat16)
     if frozen == "int8":
-        kept, scales, _ = bnb.functional.int8_vectorwise_quant(weight.to(torch.float16))
-        return size(kept) + size(scales), 0
+        weights, scales, _ = bnb.functional.int8_vectorwise_quant(weight.to(torch.float16))
+        return size(weights) + size(scales), 0
     words = {"compress_statistics": frozen == "nf4", "quant_type": "nf4"}
     layer = bnb.nn.Linear4bit(columns, rows, bias=False, **words)
     layer.weight = bnb.nn.Params4bit(weight, requires_grad=False, module=layer, **words)
@@ -41,8 +41,8 @@ def matrix(frozen: str, rows: int, columns: int) -> tuple[int, int]:
 def linear(frozen: str, shapes: list[list[int]]) -> dict[str, int]:
     """Of all layers; those of one shape are alike."""
     counts = Counter(map(tuple, shapes))
-    found = {shape: matrix(frozen, *shape) for shape in counts}
-    whole, tables = (sum(count * found[shape][place] for shape, count in counts.items()) for place in (0, 1))
+    sizes = {shape: matrix(frozen, *shape) for shape in counts}
+    whole, tables = (sum(count * sizes[shape][place] for shape, count in counts.items()) for place in (0, 1))
     return {"bytes": whole, "tables": tables}
 
 
@@ -50,21 +50,21 @@ def state_of(name: str, count: int) -> tuple[int, int]:
     """(bytes on the GPU, bytes in pages) of one tensor's moments."""
     torch, bnb = import_module("torch"), import_module("bitsandbytes")
     parameter = torch.nn.Parameter(torch.zeros(count))
-    found = getattr(bnb.optim, CLASSES[name])([parameter])
+    built = getattr(bnb.optim, CLASSES[name])([parameter])
     parameter.grad = torch.zeros(count)
-    if found.is_paged:  # pages need a driver: the tensor that would be one has the same size
-        found.get_state_buffer = lambda p, dtype=torch.float32: torch.zeros_like(p, dtype=dtype, requires_grad=False)
-    found.init_state(found.param_groups[0], parameter, 0, 0)
-    kept = {key: size(value) for key, value in found.state[parameter].items() if torch.is_tensor(value)}
-    paged = sum(count for key, count in kept.items() if found.is_paged and key in ("state1", "state2"))
-    return sum(count for key, count in kept.items() if not key.startswith("qmap")) - paged, paged
+    if built.is_paged:  # pages need a driver: the tensor that would be one has the same size
+        built.get_state_buffer = lambda p, dtype=torch.float32: torch.zeros_like(p, dtype=dtype, requires_grad=False)
+    built.init_state(built.param_groups[0], parameter, 0, 0)
+    sizes = {key: size(value) for key, value in built.state[parameter].items() if torch.is_tensor(value)}
+    paged = sum(count for key, count in sizes.items() if built.is_paged and key in ("state1", "state2"))
+    return sum(count for key, count in sizes.items() if not key.startswith("qmap")) - paged, paged
 
 
 def optimizer(name: str, elements: list[int]) -> dict[str, int]:
     """Of all tensors; those of one size are alike."""
     counts = Counter(elements)
-    found = {count: state_of(name, count) for count in counts}
-    gpu, paged = (sum(many * found[count][place] for count, many in counts.items()) for place in (0, 1))
+    sizes = {count: state_of(name, count) for count in counts}
+    gpu, paged = (sum(many * sizes[count][place] for count, many in counts.items()) for place in (0, 1))
     return {"gpu": gpu, "paged": paged}
 
 
@@ -73,8 +73,8 @@ def main() -> None:
     for line in sys.stdin:
         case = json.loads(line)
         kind = case.pop("kind")
-        found = linear(**case) if kind == "linear" else optimizer(**case)
-        print(json.dumps(found), flush=True)
+        answer = linear(**case) if kind == "linear" else optimizer(**case)
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
