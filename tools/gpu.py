@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.measurement import RESULT_FILE, ExitCode, Measurement, read_measurement
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.scenario import Numerics, Workload
 
 MICROBATCHES_PER_STAGE = 2
@@ -77,55 +78,39 @@ def tiny(model: ModelSpec) -> ModelSpec:
     return model.replace(name=f"tiny {model.name}", **sizes, kv_channels=16, vocab_size=512)
 
 
-def rank_jobs(device: str, software: str, *, small: bool) -> list[tuple[str, Job]]:
-    """(name, job): first and last stage of every case, by recomputation."""
+Series = list[tuple[str, Job]]
+"""Jobs by name."""
+
+
+def rank_jobs(device: str, software: str, *, small: bool) -> Series:
+    """First and last stage of every case, by recomputation: the first rank of each (rank order tp-cp-ep-dp-pp, Megatron's
+    parallel_state.py)."""
+    emulated = partial(Job, numerics=NUMERICS, device=device, software=software, mode="emulate", steps=2, warmup_steps=1)
     jobs = []
     for recompute in RECOMPUTE[: 2 if small else None]:
         for case in TINY_CASES if small else CASES:
             model = tiny(load_model(case.model)) if small else load_model(case.model)
             plan = parse_plan(f"{case.plan},recompute={recompute}", case.gpus)
+            stage_layers(model, plan)
+            batch = MICROBATCHES_PER_STAGE * plan.pp * plan.mbs * plan.dp
+            work = Workload(seq_length=case.seq_length, global_batch_size=batch)
             for stage in sorted({0, plan.pp - 1}):
-                jobs.append((f"{model.name} {plan} stage {stage}", _rank_job(model, plan, stage, case, device, software)))
+                job = emulated(model=model, plan=plan, workload=work, rank=stage * plan.tp * plan.cp * plan.dp)
+                jobs.append((f"{model.name} {plan} stage {stage}", job))
     return jobs
 
 
-def _rank_job(model: ModelSpec, plan: TrainPlan, stage: int, case: Case, device: str, software: str) -> Job:
-    """The first rank of one pipeline stage (rank order tp-cp-ep-dp-pp, Megatron's parallel_state.py)."""
-    stage_layers(model, plan)
-    batch = MICROBATCHES_PER_STAGE * plan.pp * plan.mbs * plan.dp
-    return Job(
-        model=model,
-        plan=plan,
-        workload=Workload(seq_length=case.seq_length, global_batch_size=batch),
-        numerics=NUMERICS,
-        mode="emulate",
-        device=device,
-        software=software,
-        steps=2,
-        warmup_steps=1,
-        rank=stage * plan.tp * plan.cp * plan.dp,
-    )
-
-
-def sweep_series(device: str, software: str, *, small: bool) -> Iterator[list[tuple[str, Job]]]:
-    """By recomputation: (name, job) of rising micro-batch on one GPU; the first that does not fit ends its series."""
-    model = tiny(load_model(SWEEP_MODEL)) if small else load_model(SWEEP_MODEL)
+def sweep_series(device: str, software: str, *, small: bool) -> Iterator[Series]:
+    """By recomputation: jobs of rising micro-batch on one GPU; the first that does not fit ends its series."""
+    model, limit = (tiny(load_model(SWEEP_MODEL)), TINY_LIMIT_BYTES) if small else (load_model(SWEEP_MODEL), None)
+    length, steps, warmup = (64, 2, 1) if small else (SWEEP_SEQ_LENGTH, 5, 2)
+    timed = partial(Job, model=model, numerics=NUMERICS, device=device, software=software, device_memory_bytes=limit)
     for recompute in RECOMPUTE:
         series = []
         for mbs in MICRO_BATCHES:
             plan = parse_plan(f"tp=1,pp=1,mbs={mbs},recompute={recompute}", 1)
-            job = Job(
-                model=model,
-                plan=plan,
-                workload=Workload(seq_length=64 if small else SWEEP_SEQ_LENGTH, global_batch_size=2 * mbs),
-                numerics=NUMERICS,
-                device=device,
-                software=software,
-                steps=2 if small else 5,
-                warmup_steps=1 if small else 2,
-                device_memory_bytes=TINY_LIMIT_BYTES if small else None,
-            )
-            series.append((f"{model.name} {plan}", job))
+            work = Workload(seq_length=length, global_batch_size=2 * mbs)
+            series.append((f"{model.name} {plan}", timed(plan=plan, workload=work, steps=steps, warmup_steps=warmup)))
         yield series
 
 
@@ -185,15 +170,12 @@ class Jobs:
     def run(self, part: str, *, small: bool) -> int:
         before = self._driver()
         try:
-            if part == "ranks":
-                for name, job in rank_jobs(self.device.type, self.software, small=small):
-                    self._one(name, job)
-            else:
-                for series in sweep_series(self.device.type, self.software, small=small):
-                    for name, job in series:
-                        outcome = self._one(name, job)
-                        if outcome is not None and outcome.status == "oom":
-                            break
+            kinds: dict[str, Any] = {"device": self.device.type, "software": self.software, "small": small}
+            for series in [[job] for job in rank_jobs(**kinds)] if part == "ranks" else sweep_series(**kinds):
+                for name, job in series:
+                    outcome = self._one(name, job)
+                    if outcome is not None and outcome.status == "oom":
+                        break
         finally:
             self._write_summary(part, before)
         left = f", {self.left} left: run the same command again" if self.left else ""

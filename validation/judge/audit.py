@@ -11,10 +11,10 @@ from autoconfig.specs.errors import InputError
 
 from autoconfig.megatron.check import plan_violations
 from autoconfig.planning.calibration_file import shipped
-from autoconfig.runs.table import Row, cell, read_csv, whole
+from autoconfig.runs.table import Row, cell, read_csv
 from autoconfig.training.price import PlanReport, Violation, report_plan
 from autoconfig.training.rules import RULE_TEXT
-from validation.judge.recipe_row import RecipeRun, degrees_of_recipe, family_of_recipe, named_rules, read_recipe
+from validation.judge.recipe_row import RecipeRun, family_of_recipe, named_rules, read_recipe, sizes_of_recipe
 
 VERDICTS = ("fits", "borderline", "does not fit", "illegal", "not covered")
 FITS, BORDERLINE, DOES_NOT_FIT, ILLEGAL, NOT_COVERED = VERDICTS
@@ -97,22 +97,21 @@ def _without_model(row: Row) -> tuple[Violation, ...]:
     Only what the table says is accused: blank cells break nothing, and experts are known by ep above 1.
     """
     try:
-        degrees, gpus, batch, vpp = degrees_of_recipe(row), whole(row, "gpus"), whole(row, "gbs"), whole(row, "vp", 1) or 1
-        degrees["etp"] = whole(row, "etp", 1) or 1
+        sizes = sizes_of_recipe(row)
     except InputError:
         return ()
-    tp, pp, sequence_parallel = degrees["tp"], degrees["pp"], cell(row, "sp")
-    size = tp * pp * degrees["cp"]
-    samples = degrees["mbs"] * max(1, gpus // size)
+    tp, pp, gpus, batch, vpp = (sizes[name] for name in ("tp", "pp", "gpus", "gbs", "vpp"))
+    size, sequence_parallel = tp * pp * sizes["cp"], cell(row, "sp")
+    samples = sizes["mbs"] * max(1, gpus // size)
     broken = {
         "NV001": gpus % size != 0,
-        "NV002": gpus % (degrees["etp"] * degrees["ep"] * pp) != 0,
+        "NV002": gpus % (sizes["etp"] * sizes["ep"] * pp) != 0,
         "NV007": batch % samples != 0,
     }
     if not any(broken.values()):
         broken |= {
             "NV046": sequence_parallel == "True" and tp == 1,
-            "NV048": sequence_parallel == "False" and tp > 1 and degrees["ep"] > 1,
+            "NV048": sequence_parallel == "False" and tp > 1 and sizes["ep"] > 1,
             "NV040": vpp > 1 and pp == 1,
             "NV041": vpp > 1 and batch // samples < pp,
             "NV042": vpp > 1 and batch // samples % pp != 0,

@@ -20,14 +20,14 @@ from autoconfig.specs.errors import InputError
 from autoconfig.megatron.flag_table import words
 from autoconfig.megatron.read_plan import FOR_EMBEDDING, FOR_LOSS, LAYOUT
 from autoconfig.megatron.write import mock_arguments
-from autoconfig.runs.table import cell, whole
+from autoconfig.runs.table import cell
 from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.recompute_rules import JUDGED, PlanRule
 from autoconfig.training.rules import ALL_RULES, JUDGED_RULES
 from validation.judge.agreement import CHANGED_BY, Judged, RuleCount, by_rule, from_grid, near_misses
 from validation.judge.audit import ILLEGAL, NOT_COVERED, Audit, AuditedRecipe, audit_file
 from validation.judge.client import ROOT, Judge, Judges
-from validation.judge.recipe_row import RecipeRun, degrees_of_recipe
+from validation.judge.recipe_row import RecipeRun, sizes_of_recipe
 
 TABLE = ROOT / "autoconfig" / "data" / "bridge_recipes.csv"
 
@@ -63,10 +63,7 @@ def judged_recipes(judge: Judge, audit: Audit) -> list[JudgedRecipe]:
 
 def _answer(judge: Judge, audited: AuditedRecipe) -> dict[str, Any]:
     if audited.recipe is None:
-        row = audited.row
-        degrees = degrees_of_recipe(row) | {"etp": whole(row, "etp", 1) or 1, "vpp": whole(row, "vp", 1) or 1}
-        degrees |= {"gpus": whole(row, "gpus"), "gbs": whole(row, "gbs")}
-        return judge.degrees(degrees, sequence_parallel=cell(row, "sp") == "True")
+        return judge.degrees(sizes_of_recipe(audited.row), sequence_parallel=cell(audited.row, "sp") == "True")
     scenario = audited.recipe.scenario
     return judge.run(scenario, audited.recipe.plan, recipe_arguments(audited.recipe))
 

@@ -117,6 +117,12 @@ def degrees_of_recipe(row: Row) -> dict[str, int]:
     return degrees
 
 
+def sizes_of_recipe(row: Row) -> dict[str, int]:
+    """Degrees with GPUs, batch and chunks of a recipe of any model, whose etp is 1 where nothing says it. Raises InputError."""
+    own = {"etp": whole(row, "etp", 1) or 1, "vpp": whole(row, "vp", 1) or 1}
+    return degrees_of_recipe(row) | own | {"gpus": whole(row, "gpus"), "gbs": whole(row, "gbs")}
+
+
 def _plan(row: Row, model: ModelSpec, gpus: int) -> tuple[TrainPlan, PipelineSplit | None]:
     degrees = degrees_of_recipe(row)
     tp, pp, cp = degrees["tp"], degrees["pp"], degrees["cp"]

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -38,11 +40,15 @@ def matrix(frozen: str, rows: int, columns: int) -> tuple[int, int]:
     return size(data) + size(state.absmax) + common + (size(state.state2.absmax) if state.nested else 0), common
 
 
+def summed(size_of: Callable[..., tuple[int, int]], cases: Iterable[tuple[int, ...]]) -> tuple[int, int]:
+    """Both sizes of all cases together; those that are alike are made once."""
+    both = [(count * one, count * other) for case, count in Counter(cases).items() for one, other in [size_of(*case)]]
+    return sum(one for one, _ in both), sum(other for _, other in both)
+
+
 def linear(frozen: str, shapes: list[list[int]]) -> dict[str, int]:
-    """Of all layers; those of one shape are alike."""
-    counts = Counter(map(tuple, shapes))
-    sizes = {shape: matrix(frozen, *shape) for shape in counts}
-    whole, tables = (sum(count * sizes[shape][place] for shape, count in counts.items()) for place in (0, 1))
+    """Bytes of all layers, and of the tables."""
+    whole, tables = summed(partial(matrix, frozen), map(tuple, shapes))
     return {"bytes": whole, "tables": tables}
 
 
@@ -61,10 +67,8 @@ def state_of(name: str, count: int) -> tuple[int, int]:
 
 
 def optimizer(name: str, elements: list[int]) -> dict[str, int]:
-    """Of all tensors; those of one size are alike."""
-    counts = Counter(elements)
-    sizes = {count: state_of(name, count) for count in counts}
-    gpu, paged = (sum(many * sizes[count][place] for count, many in counts.items()) for place in (0, 1))
+    """Bytes of the moments of all tensors."""
+    gpu, paged = summed(partial(state_of, name), ((count,) for count in elements))
     return {"gpu": gpu, "paged": paged}
 
 
