@@ -179,42 +179,40 @@ def changed(text: str, changes: Iterable[FlagChange]) -> str:
 
 
 def _option(text: str, change: FlagChange, command: re.Pattern[str]) -> str:
-    """`--name VALUES` behind a command."""
+    """Return the text with another `--name VALUES` behind a command."""
     name = re.sub("[-_]", "[-_]", _plain(change.flag))
     before, values = r"^(?P<before>[ \t]*(?!#)(?:[^#\n]*?\s)?)", r"(?:[= \t]+[^\\\n]*?)?(?=\s+--|[ \t]*\\?[ \t]*$)"
     there = re.compile(f"{before}--{name}{values}", re.MULTILINE)
-    found = list(there.finditer(text))
-    if len(found) > 1:
+    spans = [(match.end("before"), match.end()) for match in there.finditer(text)]
+    if len(spans) > 1:
         raise InputError(f"{change.flag} stands in the file more than once")
-    said = f"--{_plain(change.flag)} {' '.join(change.new or ())}".rstrip()
-    if found:
-        span = found[0].end("before"), found[0].end()
-        return replaced(text, [(span, "" if change.new is None else said)])
-    return text if change.new is None else command.sub(lambda match: f"{match[0]} {said}", text, count=1)
+    words = "" if change.new is None else f"--{_plain(change.flag)} {' '.join(change.new)}".rstrip()
+    if spans or not words:
+        return replaced(text, [(span, words) for span in spans])
+    return command.sub(lambda match: f"{match[0]} {words}", text, count=1)
 
 
 _OVERRIDE = re.compile(r"(?<!\S)(?:model|train|trainer|data)\.[\w.]+=\S")
 
 
 def _override(text: str, change: FlagChange) -> str:
-    """`key=value` behind a command, or in a file."""
-    flag = next((name for name in _names_of_nemo(change.flag) if re.search(rf"(?<!\S){re.escape(name)}=", text)), None)
-    if flag is None:
-        flag = _names_of_nemo(change.flag)[-1] if re.search(r"(?<!\S)trainer\.strategy\.\w", text) else change.flag
-    there = re.compile(rf"(?<!\S){re.escape(flag)}=(\S+)")
-    found = there.findall(text)
-    if len(found) > 1 or (change.new is None and found):
+    """Return the text with another `key=value` behind a command, or in a file."""
+    names, words = _names_of_nemo(change.flag), list(re.finditer(r"\S+", text))
+    of_nemo = any(word[0].startswith("trainer.strategy.") for word in words)
+    there = {name: [word.span() for word in words if word[0].startswith(f"{name}=")] for name in names}
+    flag = next((name for name in names if there[name]), names[-1] if of_nemo else change.flag)
+    if len(there[flag]) > 1 or (change.new is None and there[flag]):
         raise InputError(f"{change.flag} is not changed in place")
     if change.new is None:
         return text
     value = f"{flag}={','.join(change.new) or 'true'}"
-    if found:
-        return there.sub(value, text)
+    if there[flag]:
+        return replaced(text, [(there[flag][0], value)])
     return _OVERRIDE.sub(lambda match: f"{value} {match[0]}", text, count=1)
 
 
 def _names_of_nemo(flag: str) -> list[str]:
-    """A setting of Megatron-Bridge, and where NeMo 2 has it."""
+    """Return the name of a setting of Megatron-Bridge, and those that NeMo 2 has for it."""
     holder, _, key = flag.rpartition(".")
     others = {"train": ["data."], "dataset": ["data."], "model": ["trainer.strategy.", "model.config."]}
     others["ddp"] = ["trainer.strategy.ddp."]
@@ -245,28 +243,29 @@ def _json(text: str, changes: Iterable[FlagChange]) -> str:
                 section.pop(last, None)
             else:
                 section[last] = _typed(change.new)
-    indent = re.search(r"\n([ \t]+)\"", text)
-    return json.dumps(tree, indent=indent[1] if indent else None, ensure_ascii=False) + "\n" * text.endswith("\n")
+    keys = (line for line in text.splitlines()[1:] if line[:1] in (" ", "\t") and line.lstrip().startswith('"'))
+    indent = next((line[: -len(line.lstrip())] for line in keys), None)
+    return json.dumps(tree, indent=indent, ensure_ascii=False) + "\n" * text.endswith("\n")
 
 
 def _typed(values: Sequence[str]) -> Any:
-    found = [yaml.safe_load(value) if re.fullmatch(r"-?[0-9.]+|true|false", value) else value for value in values]
-    return True if not found else found[0] if len(found) == 1 else found
+    """Return texts as numbers and switches, where they are such; of none, a switch that is on."""
+    typed = [yaml.safe_load(value) if re.fullmatch(r"-?[0-9.]+|true|false", value) else value for value in values]
+    return True if not typed else typed[0] if len(typed) == 1 else typed
 
 
 def _toml(text: str, change: FlagChange) -> str:
     section, _, key = change.flag.rpartition(".")
     lines = text.splitlines(keepends=True)
-    start = next((at for at, line in enumerate(lines) if re.match(rf"\s*\[{re.escape(section)}\]\s*(#|$)", line)), None)
+    start = next((at for at, line in enumerate(lines) if line.partition("#")[0].strip() == f"[{section}]"), None)
     value = None if change.new is None else json.dumps(_typed(change.new))
     if start is None:
         return text if value is None else f"{text.rstrip()}\n\n[{section}]\n{key} = {value}\n"
-    end = next((at for at in range(start + 1, len(lines)) if re.match(r"\s*\[", lines[at])), len(lines))
+    end = next((at for at in range(start + 1, len(lines)) if lines[at].lstrip().startswith("[")), len(lines))
+    there = re.compile(rf"(\s*{re.escape(key)}\s*=\s*)(?:\"[^\"]*\"|'[^']*'|\[[^\]\n]*\]|[^#\s]+)(\s*(?:#.*)?\n?)")
     for at in range(start + 1, end):
-        value_there = r"(\"[^\"]*\"|'[^']*'|\[[^\]\n]*\]|[^#\s]+)"
-        match = re.fullmatch(rf"(\s*{re.escape(key)}\s*=\s*){value_there}(\s*(?:#.*)?\n?)", lines[at])
-        if match:
-            lines[at] = "" if value is None else f"{match[1]}{value}{match[3]}"
+        if match := there.fullmatch(lines[at]):
+            lines[at] = "" if value is None else f"{match[1]}{value}{match[2]}"
             return "".join(lines)
     if value is not None:
         last = max(at for at in range(start, end) if lines[at].strip())
@@ -290,10 +289,10 @@ def _yaml(text: str, change: FlagChange) -> str:
 
 
 def _without(text: str, key: yaml.Node, value: yaml.Node, flag: str) -> str:
-    """The text without the line of an entry. Raises InputError where something else stands there."""
+    """Return the text without the line of an entry. Raises InputError where something else stands there."""
     first = text.rfind("\n", 0, key.start_mark.index) + 1
     after, _, rest = text[value.end_mark.index :].partition("\n")
-    alone = re.fullmatch(r"\s*+,?\s*+(?:#.*)?", after) and not text[first : key.start_mark.index].strip()
+    alone = after.partition("#")[0].strip() in ("", ",") and not text[first : key.start_mark.index].strip()
     if not alone or isinstance(value, yaml.CollectionNode):
         raise InputError(f"{flag} stands among others")
     return text[:first] + rest
@@ -332,7 +331,7 @@ def _beside(root: yaml.MappingNode) -> yaml.MappingNode:
 
 
 def _inserted(text: str, section: yaml.MappingNode, path: list[str], value: str) -> str:
-    """A new entry in front of the section's first one."""
+    """Return the text with a new entry in front of the section's first one."""
     first = section.value[0][0]
     start = text.rfind("\n", 0, first.start_mark.index) + 1
     before = text[start : first.start_mark.index]

@@ -14,7 +14,6 @@ from autoconfig.formats.fine_tuning import (
     fine_tuning_texts,
     trainer_texts,
     trl_differs,
-    trl_texts,
     with_length,
 )
 from autoconfig.formats.writers.bridge import fine_tunes
@@ -104,9 +103,7 @@ def export_texts(
     """File name -> text; `slurm`: further #SBATCH options; `place`: of a JobSet. Raises UnsupportedError for models that cannot
     be written, InputError."""
     texts = {PLAN_FILE: plan_text(scenario, plan, report)}
-    if form == "trl":
-        texts |= trl_texts(scenario, plan)
-    elif form in (FACTORY, AXOLOTL):
+    if form in ("trl", FACTORY, AXOLOTL):
         texts |= trainer_texts(scenario, plan, form)
     elif form in ("megatron", "bridge") and fine_tunes(scenario):
         texts |= fine_tuning_texts(scenario, plan)

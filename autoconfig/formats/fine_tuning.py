@@ -28,38 +28,32 @@ LIKELY = 0.9
 
 
 def fine_tuning_texts(scenario: Scenario, plan: TrainPlan) -> dict[str, str]:
-    """File name -> text, for each framework that can train the plan. Raises UnsupportedError where none can, with why."""
+    """Return file name -> text, for each framework that can train the plan. Raises UnsupportedError where none can."""
     refused = {"Megatron-Bridge": bridge.refused(scenario, plan), "TRL": trl.refused(scenario, plan)}
-    found = {}
-    if not refused["Megatron-Bridge"]:
-        found[OVERRIDES] = bridge.write(scenario, plan).text
-    if not refused["TRL"] and (local := trl_plan(scenario, plan)) is None:
+    texts = {} if refused["Megatron-Bridge"] else {OVERRIDES: bridge.write(scenario, plan).text}
+    local = None if refused["TRL"] else trl_plan(scenario, plan)
+    if local is not None:
+        texts |= trainer_texts(scenario, local, "trl")
+    elif not refused["TRL"]:
         refused["TRL"] = ["a micro-batch that its layers have the memory for"]
-    if not refused["TRL"]:
-        assert local is not None
-        found |= _files_of_trl(scenario, local)
-    if not found:
+    if not texts:
         reasons = "; ".join(f"{name} cannot say {', '.join(odd)}" for name, odd in refused.items())
         raise UnsupportedError(f"no files of fine-tuning: {reasons}; plan.json holds the plan")
-    return found
-
-
-def trl_texts(scenario: Scenario, plan: TrainPlan) -> dict[str, str]:
-    """File name -> text of the plan itself for TRL and accelerate. Raises UnsupportedError."""
-    if odd := trl.refused(scenario, plan):
-        raise UnsupportedError(f"TRL cannot say {', '.join(odd)}; plan.json holds the plan")
-    return _files_of_trl(scenario, plan)
+    return texts
 
 
 def trainer_texts(scenario: Scenario, plan: TrainPlan, form: str) -> dict[str, str]:
-    """File name -> text of the plan itself for LLaMA-Factory, with the DeepSpeed file that it names, or for axolotl. Raises
-    UnsupportedError."""
-    writer = WRITERS[form]
-    if odd := writer.refused(scenario, plan):
+    """Return file name -> text of the plan itself for a program around Hugging Face's Trainer, with what says its sharding:
+    accelerate's file beside TRL's, the DeepSpeed file that LLaMA-Factory's names. Raises UnsupportedError."""
+    if odd := WRITERS[form].refused(scenario, plan):
         raise UnsupportedError(f"{form} cannot say {', '.join(odd)}; plan.json holds the plan")
-    written = writer.write(scenario, plan)
-    beside = trainers.deepspeed_name(plan) if form == trainers.FACTORY else ""
-    return {written.file_name: written.text, **({beside: DEEPSPEED.write(scenario, plan).text} if beside else {})}
+    written = WRITERS[form].write(scenario, plan)
+    texts = {written.file_name: written.text}
+    if form == "trl":
+        texts[LAUNCH] = ACCELERATE.write(scenario, plan).text
+    if form == trainers.FACTORY and (named := trainers.deepspeed_name(plan)):
+        texts[named] = DEEPSPEED.write(scenario, plan).text
+    return texts
 
 
 TRAINER_FILES = ("train.yaml", "axolotl.yaml")
@@ -71,10 +65,6 @@ def with_length(texts: Mapping[str, str], steps: int | None) -> dict[str, str]:
     """The texts with the steps of the tokens that were asked for; None: none were, and the trainer's own number holds."""
     lines = {} if steps is None else {file: f"{line.format(steps)}\n" for file, line in RUN_LENGTH.items()}
     return {file: text + lines.get(file, "") for file, text in texts.items()}
-
-
-def _files_of_trl(scenario: Scenario, plan: TrainPlan) -> dict[str, str]:
-    return {SFT: trl.write(scenario, plan).text, LAUNCH: ACCELERATE.write(scenario, plan).text}
 
 
 def as_trl(scenario: Scenario) -> Scenario:

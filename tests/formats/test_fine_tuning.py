@@ -14,7 +14,7 @@ from tables import tabled
 
 from autoconfig.formats.check import check_file, read_any
 from autoconfig.formats.export import export_texts
-from autoconfig.formats.fine_tuning import fine_tuning_texts, trl_texts
+from autoconfig.formats.fine_tuning import fine_tuning_texts, trainer_texts
 from autoconfig.formats.projections import BY_TYPE, modules_named, named_modules
 from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest
@@ -85,7 +85,7 @@ NAMES = {
 @pytest.mark.parametrize(("model", "names"), NAMES.items())
 def test_layers_have_the_names_of_their_family(model, names):
     scenario = understand(request_of({"model": model, "gpus": 4, "gpu": "h200", "peft": "lora"})).scenario
-    files = trl_texts(scenario, parse_plan("tp=1,mbs=1,fsdp=3", 4))
+    files = trainer_texts(scenario, parse_plan("tp=1,mbs=1,fsdp=3", 4), "trl")
     assert yaml.safe_load(files["sft.yaml"])["lora_target_modules"] == names.split()
     again = read_any(files["sft.yaml"], CheckRequest()).question.scenario
     assert again.numerics.lora_target_modules == LORA_MODULES
@@ -103,7 +103,7 @@ def config(folder, **values):
 def test_a_config_has_the_names_of_its_own_type(tmp_path, kind, more, names):
     given = {"model": config(tmp_path, model_type=kind, **more), "gpus": 2, "peft": "lora"}
     scenario = understand(request_of({**given, "like": "llama" if kind == "own" else None})).scenario
-    written = trl_texts(scenario, parse_plan("tp=1,mbs=1", 2))["sft.yaml"]
+    written = trainer_texts(scenario, parse_plan("tp=1,mbs=1", 2), "trl")["sft.yaml"]
     assert yaml.safe_load(written)["lora_target_modules"] == names
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autoconfig.formats.fine_tuning import trl_texts
+from autoconfig.formats.fine_tuning import trainer_texts
 from autoconfig.formats.writers import trl
 from autoconfig.formats.writers.table import WRITERS
 from autoconfig.training.question import request_of, understand
@@ -74,7 +74,7 @@ def sft_texts(count):
         scenario = understand(request_of({**question, "seq_length": 2048})).scenario
         ranking = rank(scenario, trl.WISH, 0.0)
         rows = random.Random(3).sample(range(len(ranking.row)), min(count, len(ranking.row)))
-        written = (trl_texts(scenario, plan) for row in rows if not trl.refused(scenario, plan := ranking.plan(row)))
+        written = (trainer_texts(scenario, plan, "trl") for row in rows if not trl.refused(scenario, plan := ranking.plan(row)))
         texts += [files["sft.yaml"] for files in written]
     return texts
 

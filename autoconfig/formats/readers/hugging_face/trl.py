@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from autoconfig.formats.hooks.accelerate import from_launcher, layout, settings_of_zero
 from autoconfig.formats.hooks.deepspeed import DEEPSPEED
@@ -64,14 +65,20 @@ def read(document: Document) -> CheckInput:
     return replace(_read(document, gpus, of_trl=named_sft), notes=script.notes)
 
 
-def _config(document: Document, name: str) -> dict[str, object]:
-    """The YAML of `trl sft --config`, where it is beside the script. Raises InputError."""
+def _mapping(document: Document, name: str) -> dict[str, Any] | None:
+    """Return the mapping in a file beside the script; None where there is none. Raises InputError."""
     beside = document.beside(name)
-    if beside is None or not isinstance(beside.values, dict):
+    return beside.values if beside is not None and isinstance(beside.values, dict) else None
+
+
+def _config(document: Document, name: str) -> dict[str, object]:
+    """Return the YAML of `trl sft --config`. Raises InputError where it is not beside the script."""
+    values = _mapping(document, name)
+    if values is None:
         raise InputError(
             f"the settings stand in {name[:60]}, which the script names and which is not beside it: check that file"
         )
-    return {str(key): value for key, value in beside.values.items()}
+    return {str(key): value for key, value in values.items()}
 
 
 def _launcher(document: Document, script: Script, values: dict[str, object]) -> Document | None:
@@ -81,14 +88,11 @@ def _launcher(document: Document, script: Script, values: dict[str, object]) -> 
     own = {key: values.pop(key) for key in ("num_processes", "num_machines") if key in values}
     if name is None and not own:
         return launch
-    found = TRL["launches"].get(str(name))
-    if name is not None and found is None:
-        beside = document.beside(str(name))
-        if beside is None or not isinstance(beside.values, dict):
-            named = ", ".join(TRL["launches"])
-            raise InputError(f"--accelerate_config {str(name)[:60]!r} is not beside the script: use one of TRL's own, {named}")
-        found = beside.values
-    return replace(document, format="accelerate", values={**(found or {}), **own})
+    known = {} if name is None else TRL["launches"].get(str(name)) or _mapping(document, str(name))
+    if known is None:
+        named = ", ".join(TRL["launches"])
+        raise InputError(f"--accelerate_config {str(name)[:60]!r} is not beside the script: use one of TRL's own, {named}")
+    return replace(document, format="accelerate", values={**known, **own})
 
 
 def _read(document: Document, gpus: int | None, *, of_trl: bool) -> CheckInput:
@@ -194,11 +198,11 @@ def _written_with(document: Document) -> Document | None:
     """The file of accelerate that `export` wrote with this one, where it is beside it. Raises InputError."""
     try:
         beside = document.beside(trl.LAUNCH)
-        if beside is not None and not (isinstance(beside.values, dict) and "distributed_type" in beside.values):
-            raise InputError("it is no file of accelerate")
+        if beside is None or (isinstance(beside.values, dict) and "distributed_type" in beside.values):
+            return beside
+        raise InputError("it is no file of accelerate")
     except InputError as error:
         raise InputError(f"{trl.LAUNCH} beside it, which was written with it, cannot be used: {error}") from error
-    return beside
 
 
 def _launch(document: Document, run: TrainerRun, written: str) -> bool:
