@@ -19,8 +19,8 @@ _BETWEEN = r"(?:=|[ \t]+(?:\\\n\s*)?|[\"']\s*,\s*[\"']|[\"']?\s*\n\s*-\s+[\"']?)
 
 def edited(text: str, read: ReadStart, changes: Changes) -> str | None:
     """The file with other flags; None where it has no place for one of them. What it says must be read again."""
-    given = [change for change in changes if change[1]]
-    for flag, before, after in (*given, *reversed([change for change in changes if not change[1]])):  # each right behind a flag
+    first = [change for change in changes if change[1]]
+    for flag, before, after in (*first, *reversed([change for change in changes if not change[1]])):  # each right behind a flag
         changed = _changed(text, read, flag, before, after)
         if changed is None:
             return None
@@ -35,13 +35,13 @@ def own_words(read: ReadStart, changes: Changes) -> Changes:
 
 def diff_lines(before: str, after: str) -> tuple[str, ...]:
     """Lines that go (`-`) and come (`+`), in order."""
-    found = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
-    return tuple(line for line in list(found)[2:] if not line.startswith("@@"))
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
+    return tuple(line for line in list(lines)[2:] if not line.startswith("@@"))
 
 
 def _setting(read: ReadStart, flag: str) -> str:
-    known = find(read.engine, flag)
-    return known.name if known is not None else flag.lstrip("-")
+    row = find(read.engine, flag)
+    return row.name if row is not None else flag.lstrip("-")
 
 
 def _spelled(read: ReadStart, flag: str) -> str:
@@ -60,8 +60,8 @@ def _changed(text: str, read: ReadStart, flag: str, before: str, after: str) -> 
     if key := _key(read, flag):
         value = after or {"true": "false"}.get(before, "")
         pattern = rf"^(\s*[\"']?{re.escape(key)}[\"']?\s*:\s*)[^\s#]+(?=\s*$)"
-        found, count = re.subn(pattern, lambda match: match[1] + value, text, count=1, flags=re.MULTILINE)
-        return found if count and value else None
+        new, count = re.subn(pattern, lambda match: match[1] + value, text, count=1, flags=re.MULTILINE)
+        return new if count and value else None
     return _added(text, read, flag, "" if after == "on" else after) if after and flag.startswith("-") else None
 
 
@@ -73,10 +73,10 @@ def _assigned(text: str, name: str, before: str, after: str) -> str | None:
         return None
     variable = word[2] or word[3] or word[4]
     set_here = rf"(?:^|[\s;])(?:export\s+)?{variable}=[\"']?|\$\{{{variable}:?[-=][\"']?"
-    found = list(re.finditer(rf"({set_here}){re.escape(before)}(?![\w.-])", text, flags=re.MULTILINE))
-    if len(found) == 1:
-        return text[: found[0].end(1)] + after + text[found[0].end() :]
-    return None if found or word[4] else text[: word.start(1)] + after + text[word.end(1) :]
+    places = list(re.finditer(rf"({set_here}){re.escape(before)}(?![\w.-])", text, flags=re.MULTILINE))
+    if len(places) == 1:
+        return text[: places[0].end(1)] + after + text[places[0].end() :]
+    return None if places or word[4] else text[: word.start(1)] + after + text[word.end(1) :]
 
 
 def _key(read: ReadStart, flag: str) -> str:
@@ -92,8 +92,8 @@ def _key(read: ReadStart, flag: str) -> str:
 def _place(text: str, name: str, value: str) -> re.Match[str] | None:
     """Where a flag with its value stands; None where that is nowhere, or in several places."""
     last = rf"{_BETWEEN}{re.escape(value)}" if value else ""
-    found = list(re.finditer(rf"(?<![\w-]){re.escape(name)}{last}(?![\w.-])", text))
-    return found[0] if len(found) == 1 else None
+    places = list(re.finditer(rf"(?<![\w-]){re.escape(name)}{last}(?![\w.-])", text))
+    return places[0] if len(places) == 1 else None
 
 
 def _replaced(text: str, name: str, before: str, after: str) -> str | None:
@@ -114,8 +114,8 @@ def _added(text: str, read: ReadStart, flag: str, value: str) -> str | None:
         if (match := _place(text, name, rest)) is not None:
             return _inserted(text, match, flag, value, "=" if "=" in match[0] else " ")
     model = read.said[MODEL_SETTINGS[read.engine]].value
-    found = list(re.finditer(rf"(?<![\w/-]){re.escape(str(model))}(?![\w/.-])", text))
-    return _inserted(text, found[0], flag, value, " ") if len(found) == 1 else None
+    places = list(re.finditer(rf"(?<![\w/-]){re.escape(str(model))}(?![\w/.-])", text))
+    return _inserted(text, places[0], flag, value, " ") if len(places) == 1 else None
 
 
 def _inserted(text: str, match: re.Match[str], flag: str, value: str, joint: str) -> str:
@@ -127,9 +127,9 @@ def _inserted(text: str, match: re.Match[str], flag: str, value: str, joint: str
         end += len(quote)
         return text[:end] + "".join(f"\n{item[1]}{word}" for word in words) + text[end:]
     if quote:
-        said = "".join(f", {quote}{word}{quote}" for word in (flag, value) if word)
-        return text[: end + 1] + said + text[end + 1 :]
-    said = f"{flag}{joint}{value}".rstrip(" =")
+        option = "".join(f", {quote}{word}{quote}" for word in (flag, value) if word)
+        return text[: end + 1] + option + text[end + 1 :]
+    option = f"{flag}{joint}{value}".rstrip(" =")
     if more := re.match(r"[ \t]*\\\n([ \t]*)", text[end:]):
-        return f"{text[:end]} \\\n{more[1]}{said}{text[end:]}"
-    return f"{text[:end]} {said}{text[end:]}"
+        return f"{text[:end]} \\\n{more[1]}{option}{text[end:]}"
+    return f"{text[:end]} {option}{text[end:]}"

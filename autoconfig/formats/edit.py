@@ -134,8 +134,8 @@ def line_of_rule(source: CheckInput, violation: Violation, fixes: Iterable[FlagC
     or that the nearest legal plan changes; None where none of them stands in the file."""
     keys = next((rule.needs for rule in RULES if rule.id == violation.rule), ())
     named = (name.rstrip("-") for name in re.findall(r"(?<![\w-])--[a-z][\w-]*", violation.text))
-    said = (word for key in keys for word in words_of(source, key))
-    words = (*named, *said, *(fix.flag for fix in fixes if fix.old is not None))
+    spelled = (word for key in keys for word in words_of(source, key))
+    words = (*named, *spelled, *(fix.flag for fix in fixes if fix.old is not None))
     return next((line for word in words if (line := line_of(source, word)) is not None), None)
 
 

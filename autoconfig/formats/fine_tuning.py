@@ -76,9 +76,9 @@ def trl_plan(scenario: Scenario, plan: TrainPlan) -> TrainPlan | None:
     """The plan as TRL is to run it, whose unfused layers hold more than Megatron's: itself where it fits there, too, else the
     fastest of data parallelism that does; None where none does."""
     own = as_trl(scenario)
-    asked = plan.replace(dist_opt=False)  # nothing to shard of the optimizer state of adapters
-    if report_plan(own, asked, None).confidence.fit_probability >= LIKELY:
-        return asked
+    local = plan.replace(dist_opt=False)  # nothing to shard of the optimizer state of adapters
+    if report_plan(own, local, None).confidence.fit_probability >= LIKELY:
+        return local
     ranking = rank(own, ACCELERATE.wish, fit_chance=LIKELY)
     likely = len(ranking.best) and ranking.fit_chance_met
     return ranking.plan(int(ranking.best[0])) if likely else None
@@ -107,6 +107,6 @@ def fine_tuning_command(scenario: Scenario, folder: Path, texts: Collection[str]
             return f"{command} {shlex.quote(str(folder / file))}"
     if SFT in texts:
         files = f"--config {shlex.quote(str(folder / SFT))} --accelerate_config {shlex.quote(str(folder / LAUNCH))}"
-        known = "" if scenario.model.model_type else hub_id(scenario.model.name)
-        return f"trl sft {files} --model_name_or_path {known or 'CHECKPOINT'} --dataset_name DATA"
+        checkpoint = "" if scenario.model.model_type else hub_id(scenario.model.name)
+        return f"trl sft {files} --model_name_or_path {checkpoint or 'CHECKPOINT'} --dataset_name DATA"
     return bridge.command(scenario, shlex.quote(str(folder / OVERRIDES)))

@@ -94,9 +94,9 @@ class MappedFormat:
         section, assumed, more = document.section(), list[Remark](), list[Remark]()
         own = self.hooks.begin(document, section, more)
         model = self._model(document, section, assumed)
-        known: dict[str, Any] = {"software": self.software, "gpus": None, "seq_length": document.request.seq_length}
-        known["ways"] = self.table.more.get("ways", {})
-        reading = read_fields(self.table, section, {**known, **own})
+        start: dict[str, Any] = {"software": self.software, "gpus": None, "seq_length": document.request.seq_length}
+        start["ways"] = self.table.more.get("ways", {})
+        reading = read_fields(self.table, section, {**start, **own})
         reading.assumed = assumed = [*assumed, *more, *reading.assumed]
         self.hooks.complete(reading, document)
         name = reading.fields.get("optimizer_name", "")
@@ -123,16 +123,16 @@ class MappedFormat:
 
     def values(self, scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
         """The nested values of the file of a plan."""
-        said = fields_of(scenario, plan)
-        self.hooks.written(scenario, plan, said)
-        return written(self.table, said)
+        content = fields_of(scenario, plan)
+        self.hooks.written(scenario, plan, content)
+        return written(self.table, content)
 
     def settings(self, scenario: Scenario, plan: TrainPlan) -> Settings:
         """The values that depend on the plan, by path."""
         patterns = tuple(self.table.more["says"].get("settings", ["*"]))
         paths = flat(self.values(scenario, plan))
-        kept = {path: texts for path, texts in paths.items() if matches(patterns, path)}
-        return {**kept, **self.hooks.settings(scenario, plan)}
+        own = {path: texts for path, texts in paths.items() if matches(patterns, path)}
+        return {**own, **self.hooks.settings(scenario, plan)}
 
     def refused(self, scenario: Scenario, plan: TrainPlan) -> list[str]:
         """What the format has no words for."""
@@ -150,18 +150,18 @@ class MappedFormat:
         return Written(file_name=self.table.more["file"], text=top + text, unsaid=unsaid)
 
 
-def run_fields(said: Mapping[str, Any]) -> dict[str, Any]:
+def run_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments of a TrainerRun, of numerics and of options by their names; what a map has beside is its own."""
     own = {one.name for one in fields(TrainerRun)} - {"model", "numerics", "options"}
-    found = {name: value for name, value in said.items() if name in own}
-    if "recompute" in found:
-        found["recompute"] = Recompute.parse(found["recompute"])
+    arguments = {name: value for name, value in values.items() if name in own}
+    if "recompute" in arguments:
+        arguments["recompute"] = Recompute.parse(arguments["recompute"])
     numerics = {one.name for one in fields(Numerics)}
     options = {one.name for one in fields(StackOptions)}
     return {
-        **found,
-        "numerics": {name: value for name, value in said.items() if name in numerics},
-        "options": StackOptions(**{name: value for name, value in said.items() if name in options}),
+        **arguments,
+        "numerics": {name: value for name, value in values.items() if name in numerics},
+        "options": StackOptions(**{name: value for name, value in values.items() if name in options}),
     }
 
 

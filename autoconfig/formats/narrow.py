@@ -117,12 +117,12 @@ class Sayable:
 
     def lines(self) -> list[str]:
         """Sentences of what is left out, the fastest first."""
-        found = []
+        texts = []
         for words, plans in list(self.refused.items())[:LEFT_OUT]:
             more = f" and {len(plans) - 1:,} more" if len(plans) > 1 else ""
-            found.append(f"left out: {plans[0]}{more}: {self.form} cannot say {words}")
+            texts.append(f"left out: {plans[0]}{more}: {self.form} cannot say {words}")
         others = sum(map(len, list(self.refused.values())[LEFT_OUT:]))
-        return [*found, *([f"left out: {others:,} others that {self.form} cannot say"] if others else [])]
+        return [*texts, *([f"left out: {others:,} others that {self.form} cannot say"] if others else [])]
 
 
 LEFT_OUT = 4

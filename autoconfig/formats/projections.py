@@ -70,18 +70,18 @@ def named_modules(model: ModelSpec, modules: tuple[str, ...]) -> list[str]:
     return [ALL_LINEAR] if set(modules) == set(LORA_MODULES) else []
 
 
-def modules_named(model: ModelSpec, given: set[str]) -> tuple[tuple[str, ...], list[str]]:
+def modules_named(model: ModelSpec, texts: set[str]) -> tuple[tuple[str, ...], list[str]]:
     """(Megatron's layers that hold the layers of these names, the names that the model has not); names of an unknown family are
     taken as Llama's."""
     table = names_of(model) or LLAMA
-    found = {
+    holders = {
         text: [module for module, theirs in table.items() if any(_same(text, name) for name in (module, *theirs))]
-        for text in given
+        for text in texts
     }
-    held = {module for modules in found.values() for module in modules}
-    return tuple(m for m in LORA_MODULES if m in held), sorted(text for text, modules in found.items() if not modules)
+    held = {module for modules in holders.values() for module in modules}
+    return tuple(m for m in LORA_MODULES if m in held), sorted(text for text, modules in holders.items() if not modules)
 
 
-def _same(given: str, name: str) -> bool:
+def _same(text: str, name: str) -> bool:
     """Whether one name is the end of the other, at a dot."""
-    return given == name or given.endswith(f".{name}") or name.endswith(f".{given}")
+    return text == name or text.endswith(f".{name}") or name.endswith(f".{text}")

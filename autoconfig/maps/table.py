@@ -180,9 +180,9 @@ def matches(patterns: tuple[str, ...], word: str) -> bool:
 def looked_up(table: Mapping[str, Any], word: str) -> Any:
     """What a table says of a word, else of the first pattern that holds for it; None: nothing."""
     lower = word.lower()
-    found = table.get(lower, table.get(word))
-    if found is not None:
-        return found
+    exact = table.get(lower, table.get(word))
+    if exact is not None:
+        return exact
     return next((value for pattern, value in table.items() if fnmatchcase(lower, pattern.lower())), None)
 
 

@@ -229,17 +229,17 @@ class Section:
 
     def _default(self, match: re.Match[str]) -> str:
         """`${NAME:default}` inside a longer text: what the caller says NAME is, else the default."""
-        found = _DEFAULTED.fullmatch(match[1].strip())
-        return self.settings.get(found[1], found[2]) if found else self.settings.get(match[1].strip(), match[0])
+        default = _DEFAULTED.fullmatch(match[1].strip())
+        return self.settings.get(default[1], default[2]) if default else self.settings.get(match[1].strip(), match[0])
 
     def _computed(self, path: str, match: re.Match[str], depth: int) -> int:
         """Of two whole numbers, or references to such."""
         numbers: list[int] = []
         for text in (match[2], match[3]):
-            found = str(self._known(path, text.strip(), depth + 1)).strip()
-            if not re.fullmatch(r"[0-9]{1,15}", found):
-                raise InputError(f"{self.place(path)} is {match[0][:60]!r}, and {found[:30]!r} is no whole number")
-            numbers.append(int(found))
+            number = str(self._known(path, text.strip(), depth + 1)).strip()
+            if not re.fullmatch(r"[0-9]{1,15}", number):
+                raise InputError(f"{self.place(path)} is {match[0][:60]!r}, and {number[:30]!r} is no whole number")
+            numbers.append(int(number))
         if match[1] != "multiply" and not numbers[1]:
             raise InputError(f"{self.place(path)} is {match[0][:60]!r}: division by zero")
         return _OPERATIONS[match[1]](*numbers)
@@ -279,12 +279,12 @@ class Section:
         if value is None:
             return None
         try:
-            found = float(value) if not isinstance(value, bool | list) else float("nan")
+            number = float(value) if not isinstance(value, bool | list) else float("nan")
         except (TypeError, ValueError, OverflowError):
-            found = float("nan")
-        if not abs(found) < 1e18:
+            number = float("nan")
+        if not abs(number) < 1e18:
             raise InputError(f"{self._of(paths)} is {str(value)[:40]!r}; a number is wanted")
-        return found
+        return number
 
     def flag(self, *paths: str, default: bool = False) -> bool:
         """True or false."""

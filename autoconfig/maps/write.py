@@ -26,12 +26,12 @@ def written(table: Map, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def written_paths(table: Map, fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Path and value of everything that is written."""
-    said = dict(fields)
-    for entry in (one for one in table.entries if holds(one.when, said)):
+    names = dict(fields)
+    for entry in (one for one in table.entries if holds(one.when, names)):
         if entry.constant is not None:
             yield entry.keys[0], entry.constant
-        if entry.values and (word := entry.word_of(said)) is not None:
-            said.setdefault(entry.name, _typed(entry, word))
+        if entry.values and (word := entry.word_of(names)) is not None:
+            names.setdefault(entry.name, _typed(entry, word))
         if entry.write:
             yield from _written_entry(entry, fields)
 

@@ -42,31 +42,31 @@ def layout(section: Section, assumed: list[Remark], asked: int | None, beside: B
 def _place(reading: Reading, assumed: list[Remark], asked: int | None, beside: Beside) -> None:
     """Add software and sharding. Raises InputError, and UnsupportedError where weights are sharded over part of the GPUs:
     HYBRID_SHARD shards over one machine (torch.distributed.fsdp.ShardingStrategy), which are all GPUs where there is one."""
-    said, section = reading.fields, reading.section
-    hybrid = str(said.get("strategy", "")).upper()
-    what = f"parallelism_config_dp_replicate_size {said['copies']}" if said["copies"] > 1 else ""
-    if hybrid in ("HYBRID_SHARD", "4") and (said["nodes"] > 1 or asked not in (None, said.get("gpus"))):
+    fields, section = reading.fields, reading.section
+    hybrid = str(fields.get("strategy", "")).upper()
+    what = f"parallelism_config_dp_replicate_size {fields['copies']}" if fields["copies"] > 1 else ""
+    if hybrid in ("HYBRID_SHARD", "4") and (fields["nodes"] > 1 or asked not in (None, fields.get("gpus"))):
         what = what or f"fsdp_sharding_strategy {hybrid} on several machines"
     if what:
         raise UnsupportedError(
             f"{what}: weights, gradients and optimizer are sharded over part of the GPUs only, with a copy in each such part, "
             "which plans cannot say; check the file with FULL_SHARD"
         )
-    said |= {"gpus": said.get("gpus"), "recompute": said.get("told_recompute") or said.get("recompute", "none")}
-    said["software"] = "torchtitan" if said["cp"] > 1 else "torch-eager"  # torch's own ring attention, which torchtitan has
-    if said["kind"] != "deepspeed":
+    fields |= {"gpus": fields.get("gpus"), "recompute": fields.get("told_recompute") or fields.get("recompute", "none")}
+    fields["software"] = "torchtitan" if fields["cp"] > 1 else "torch-eager"  # torch's own ring attention, which torchtitan has
+    if fields["kind"] != "deepspeed":
         return
-    said["software"] = SOFTWARE
-    zero, stage = section, said["stage"]
+    fields["software"] = SOFTWARE
+    zero, stage = section, fields["stage"]
     if name := section.word("deepspeed_config.deepspeed_config_file"):
         file = beside(name)
         if file is None:
             raise InputError(f"deepspeed_config_file: the plan stands in {name[:60]}, which is not beside it: check that")
         zero, stage = file.section(), None
     sharding = sharding_of(zero, stage, assumed)
-    said["bucket_bytes"] = sharding.pop("options", StackOptions()).bucket_bytes
+    fields["bucket_bytes"] = sharding.pop("options", StackOptions()).bucket_bytes
     if zero is not section:
-        said |= sharding
+        fields |= sharding
 
 
 def _begin(document: Document, section: Section, assumed: list[Remark]) -> dict[str, Any]:
@@ -76,14 +76,14 @@ def _begin(document: Document, section: Section, assumed: list[Remark]) -> dict[
 
 def _complete(reading: Reading, document: Document) -> None:
     """Add the stack of a file that is checked alone."""
-    said = reading.fields
+    fields = reading.fields
     _place(reading, reading.assumed, document.request.gpus, document.beside)
-    if said["recompute"] == "none" and not reading.section.has("recompute"):
+    if fields["recompute"] == "none" and not reading.section.has("recompute"):
         why = "the file does not say it, the trainer may (--set recompute=full:uniform:1)"
         reading.assumed.append(Remark("recompute", "none", why))
-    if said["software"] == SOFTWARE:
-        said["software"] = stack_of(reading.section, document, reading.assumed)
-        said["ways"] = {"offload": "deepspeed_config.offload_optimizer_device cpu"}
+    if fields["software"] == SOFTWARE:
+        fields["software"] = stack_of(reading.section, document, reading.assumed)
+        fields["ways"] = {"offload": "deepspeed_config.offload_optimizer_device cpu"}
 
 
 def _words(reading: Reading) -> tuple[Callable[[Scenario, TrainPlan], Settings], Constraints]:
@@ -138,14 +138,14 @@ def from_launcher(words: Sequence[str], document: Document) -> Document | None:
     return replace(document, format="accelerate", values=values, request=replace(document.request, settings={}))
 
 
-def _written(scenario: Scenario, plan: TrainPlan, said: dict[str, Any]) -> None:
+def _written(scenario: Scenario, plan: TrainPlan, fields: dict[str, Any]) -> None:
     """Add the fields that accelerate has another way."""
     zero = scenario.software.sharding == "deepspeed" and bool(plan.fsdp or plan.dist_opt)
-    said |= {"kind": "deepspeed" if zero else "fsdp" if plan.fsdp else "multi_gpu", "alone": True, "version": 2}
-    said |= {"micro_batch": None, "accumulation": None, "copies": 1, "shards": plan.dp}
-    said |= {"zero3_init": plan.fsdp == 3, "zero3_save": plan.fsdp == 3, "offload": 1.0 if plan.offload else 0.0}
+    fields |= {"kind": "deepspeed" if zero else "fsdp" if plan.fsdp else "multi_gpu", "alone": True, "version": 2}
+    fields |= {"micro_batch": None, "accumulation": None, "copies": 1, "shards": plan.dp}
+    fields |= {"zero3_init": plan.fsdp == 3, "zero3_save": plan.fsdp == 3, "offload": 1.0 if plan.offload else 0.0}
     if plan.tp == plan.cp == 1:
-        said |= dict.fromkeys(("copies", "shards", "tp", "cp"))
+        fields |= dict.fromkeys(("copies", "shards", "tp", "cp"))
 
 
 def _refused(scenario: Scenario, plan: TrainPlan) -> list[str]:

@@ -48,8 +48,8 @@ def _require_known(values: dict[str, Any]) -> None:
 
 def _complete(reading: Reading, document: Document) -> None:
     """Add the GPUs."""
-    said, section = reading.fields, reading.section
-    said["gpus"] = said["dp"] * said["tp"] * said["pp"] * said["cp"] if "dp" in said else None
+    fields, section = reading.fields, reading.section
+    fields["gpus"] = fields["dp"] * fields["tp"] * fields["pp"] * fields["cp"] if "dp" in fields else None
     section.used |= {path for path in section.flat if path.startswith("model.m")}  # read by Hugging Face's families
 
 
@@ -80,20 +80,20 @@ def _config_of(model: ModelSpec) -> dict[str, Any]:
         return {}
 
 
-def _written(scenario: Scenario, plan: TrainPlan, said: dict[str, Any]) -> None:
+def _written(scenario: Scenario, plan: TrainPlan, fields: dict[str, Any]) -> None:
     """Add the model."""
     model = _config_of(scenario.model)
     config = {key: model[key] for key in NANOTRON.table.more["model_keys"] if key in model}
     if model:
         config[f"is_{model['model_type']}_config"] = True
-    said |= {"async": plan.sp, "divisor": scenario.model.make_vocab_size_divisible_by, "model_config": config}
+    fields |= {"async": plan.sp, "divisor": scenario.model.make_vocab_size_divisible_by, "model_config": config}
 
 
 def _refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
-    known = _config_of(scenario.model).get("model_type") in ("llama", "qwen2")
+    is_read = _config_of(scenario.model).get("model_type") in ("llama", "qwen2")
     odd = {
         f"recompute={plan.recompute}": plan.recompute not in NANOTRON.wish.fixed["recompute"],
-        f"model {scenario.model.name}: no Llama or Qwen2": not known,
+        f"model {scenario.model.name}: no Llama or Qwen2": not is_read,
     }
     return [text for text, holds in odd.items() if holds]
 

@@ -36,58 +36,58 @@ def _model(name: str) -> str | None:
 
 def _complete(reading: Reading, document: Document) -> None:
     """Add batches, GPUs and precision. Raises InputError, UnsupportedError."""
-    said = reading.fields
-    local, pp, whole = said["local_batch"], said["pp"], said.get("global_batch", -1)
-    micro = local if pp == 1 else said["pipeline_batch"]
+    fields = reading.fields
+    local, pp, whole = fields["local_batch"], fields["pp"], fields.get("global_batch", -1)
+    micro = local if pp == 1 else fields["pipeline_batch"]
     if local % micro:
         raise InputError(f"training.local_batch_size {local} is no multiple of the pipeline's micro-batch {micro}")
-    said |= {"micro_batch": micro, "global_batch": whole if whole > 0 else None}
-    said |= {"accumulation": local // micro if whole < 0 else None, "schedule_samples": local if pp > 1 else None}
-    copies, shards = said["copies"], said["shards"]
+    fields |= {"micro_batch": micro, "global_batch": whole if whole > 0 else None}
+    fields |= {"accumulation": local // micro if whole < 0 else None, "schedule_samples": local if pp > 1 else None}
+    copies, shards = fields["copies"], fields["shards"]
     if copies > 1 and shards != 1:
         raise UnsupportedError(
             f"data_parallel_replicate_degree {copies}: weights, gradients and optimizer are sharded over part of the GPUs "
             "only, with a copy in each such part, which plans cannot say; set it to 1 to check sharding over all"
         )
-    said["gpus"] = shards * copies * said["tp"] * pp * said["cp"] if shards > 0 else None
-    said.setdefault("fsdp", 3 if pp == 1 else 2)
-    if shards == 1 and said["cp"] == 1:
-        said["fsdp"] = 0
+    fields["gpus"] = shards * copies * fields["tp"] * pp * fields["cp"] if shards > 0 else None
+    fields.setdefault("fsdp", 3 if pp == 1 else 2)
+    if shards == 1 and fields["cp"] == 1:
+        fields["fsdp"] = 0
     _read_compilation(reading)
     _read_quantisation(reading)
 
 
 def _read_compilation(reading: Reading) -> None:
     """Add what torch.compile fuses: layers and loss, or the named components (compile.components, by default both)."""
-    said = reading.fields
-    said["async_tp"] = said["async_tp"] or None
-    if not said["compile"]:
+    fields = reading.fields
+    fields["async_tp"] = fields["async_tp"] or None
+    if not fields["compile"]:
         reading.assumed.append(Remark("compile", False, "the file does not switch it on", Effect.MEMORY_AND_TIME))
         return
-    parts = said.get("compiled_parts", ["model", "loss"])
-    said |= {"compiled": "model" in parts, "loss_fusion": "compiled" if "loss" in parts else ""}
+    parts = fields.get("compiled_parts", ["model", "loss"])
+    fields |= {"compiled": "model" in parts, "loss_fusion": "compiled" if "loss" in parts else ""}
 
 
 def _read_quantisation(reading: Reading) -> None:
     """Add the precision of modules that converters quantise. Raises UnsupportedError."""
-    said = reading.fields
-    names = [name for name in said["converters"] if "grouped_mm" not in name]
-    if any("float8" in name for name in names) or said["float8"]:
-        if said["float8_recipe"] != "tensorwise":
-            raise UnsupportedError(f"float8 recipe {said['float8_recipe'][:40]!r}: only tensorwise is read")
-        said |= {"precision": "fp8", "fp8_recipe": "tensorwise", "fp8_param_gather": said["float8_gather"]}
+    fields = reading.fields
+    names = [name for name in fields["converters"] if "grouped_mm" not in name]
+    if any("float8" in name for name in names) or fields["float8"]:
+        if fields["float8_recipe"] != "tensorwise":
+            raise UnsupportedError(f"float8 recipe {fields['float8_recipe'][:40]!r}: only tensorwise is read")
+        fields |= {"precision": "fp8", "fp8_recipe": "tensorwise", "fp8_param_gather": fields["float8_gather"]}
     if any("mx" in name for name in names):
-        said |= {"precision": "fp8", "fp8_recipe": "mxfp8"}
+        fields |= {"precision": "fp8", "fp8_recipe": "mxfp8"}
 
 
 def _finish(reading: Reading, run: TrainerRun) -> None:
     """Add what depends on the model: stages, and whether its experts are quantised. Raises InputError."""
-    said = reading.fields
+    fields = reading.fields
     if run.pp > 1:
         run.vpp, run.split = _stages(reading, run.model.num_layers)
-    if said["balanced"] and run.model.is_moe:
+    if fields["balanced"] and run.model.is_moe:
         run.numerics = {**run.numerics, "moe_imbalance": 1.0}
-    names = said["converters"]
+    names = fields["converters"]
     experts = [name for name in names if "grouped_mm" in name]
     if experts and len(experts) == len(names):
         why = "GEMMs of routed experts in 8 bits are priced in 16: a step may be faster"
@@ -102,9 +102,9 @@ def _finish(reading: Reading, run: TrainerRun) -> None:
 
 def _stages(reading: Reading, layers: int) -> tuple[int, PipelineSplit]:
     """Return the stages of a rank and where the layers are. Raises InputError."""
-    said = reading.fields
-    pp, schedule, each = said["pp"], said["schedule"], said.get("stage_layers")
-    counted = layers + said["first_less"] + said["last_less"]
+    fields = reading.fields
+    pp, schedule, each = fields["pp"], fields["schedule"], fields.get("stage_layers")
+    counted = layers + fields["first_less"] + fields["last_less"]
     stages = -(-counted // each) if each else pp * (2 if schedule == "several" else 1)
     if stages % pp:
         raise InputError(f"pipeline_parallel_layers_per_stage {each}: {stages} stages are no multiple of {pp} ranks")
@@ -113,19 +113,19 @@ def _stages(reading: Reading, layers: int) -> tuple[int, PipelineSplit]:
         name = (reading.section.word(*TORCHTITAN.table.entry("schedule").keys) or "1F1B").lower()
         raise InputError(f"pipeline_parallel_schedule {name} has {wanted} a rank, and the file gives {stages // pp}")
     sizes = [counted // stages + int(number < counted % stages) for number in range(stages)]
-    sizes[0] -= said["first_less"]
-    sizes[-1] -= said["last_less"]
+    sizes[0] -= fields["first_less"]
+    sizes[-1] -= fields["last_less"]
     if min(sizes) < 1:
         raise InputError(f"{layers} layers are too few for {stages} pipeline stages")
     return stages // pp, PipelineSplit(vpp=stages // pp, layers=tuple(sum(sizes[rank::pp]) for rank in range(pp)))
 
 
-def _written(scenario: Scenario, plan: TrainPlan, said: dict[str, Any]) -> None:
+def _written(scenario: Scenario, plan: TrainPlan, fields: dict[str, Any]) -> None:
     """Add the fields that torchtitan has another way."""
     each, first, last = _written_stages(scenario, plan)
     workload, by_float8 = scenario.workload, scenario.numerics.precision == "fp8"
-    said |= {
-        "model": SAME.get(said["model"], said["model"]),
+    fields |= {
+        "model": SAME.get(fields["model"], fields["model"]),
         "converters": [FLOAT8] if by_float8 else [],
         "float8_gather": scenario.numerics.fp8_param_gather if by_float8 else None,
         "local_batch": workload.global_batch_size // plan.dp // workload.schedule_calls if plan.pp > 1 else plan.mbs,

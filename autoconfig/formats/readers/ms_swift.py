@@ -110,7 +110,7 @@ def _megatron(document: Document, section: Section, gpus: int | None, node: int 
     words += [word("--seq-length"), word(length), word("--fp16" if dtype == "float16" else "--bf16")]
     if section.flag("use_distributed_optimizer"):
         words.append(word("--use-distributed-optimizer"))
-    found = from_words(
+    report = from_words(
         document,
         words,
         gpus,
@@ -120,19 +120,19 @@ def _megatron(document: Document, section: Section, gpus: int | None, node: int 
         spell=settings if kind == "full" else spelled,
         software=DEFAULT_STACK,
     )
-    return found if kind == "full" else _with_adapters(found, section)
+    return report if kind == "full" else _with_adapters(report, section)
 
 
-def _with_adapters(found: CheckInput, section: Section) -> CheckInput:
+def _with_adapters(report: CheckInput, section: Section) -> CheckInput:
     """The record with adapters: on all linear layers unless said, whose names are Megatron's. Raises InputError for others."""
     named = section.get("target_modules")
     texts = [] if named is None else named if isinstance(named, list) else str(named).split()
-    given = {str(text) for text in texts} or {ALL_LINEAR}
-    if odd := sorted(given - {ALL_LINEAR, *LORA_MODULES}):
+    layers = {str(text) for text in texts} or {ALL_LINEAR}
+    if odd := sorted(layers - {ALL_LINEAR, *LORA_MODULES}):
         raise InputError(f"target_modules {odd[0][:40]!r}: read are {ALL_LINEAR}, {', '.join(LORA_MODULES)}")
-    targets = None if ALL_LINEAR in given else sorted(given)
-    found = with_lora(found, section.count("lora_rank") or SWIFT.more["lora_rank"], targets, "lora_rank")
-    if found.question.scenario.model.is_moe and (targets is None or {"linear_fc1", "linear_fc2"} & given):
+    targets = None if ALL_LINEAR in layers else sorted(layers)
+    report = with_lora(report, section.count("lora_rank") or SWIFT.more["lora_rank"], targets, "lora_rank")
+    if report.question.scenario.model.is_moe and (targets is None or {"linear_fc1", "linear_fc2"} & layers):
         remark = Remark("target_modules", None, "adapters of experts: more memory and time", Effect.MORE_MEMORY)
-        found = replace(found, not_modelled=(*found.not_modelled, remark))
-    return found
+        report = replace(report, not_modelled=(*report.not_modelled, remark))
+    return report

@@ -17,13 +17,13 @@ SWIFT = load_map("ms_swift").more
 
 def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
     """The arguments that depend on the plan."""
-    found: Settings = {}
+    texts: Settings = {}
     for flag, values in plan_flags(scenario, plan).items():
         if flag not in SWIFT["sets_itself"]:
-            found["--" + flag.removeprefix("--").replace("-", "_")] = values or ("true",)
-    found.setdefault("--recompute_granularity", ("none",))  # selective is its default
-    found["--use_distributed_optimizer"] = (str(plan.dist_opt).lower(),)
-    return found
+            texts["--" + flag.removeprefix("--").replace("-", "_")] = values or ("true",)
+    texts.setdefault("--recompute_granularity", ("none",))  # selective is its default
+    texts["--use_distributed_optimizer"] = (str(plan.dist_opt).lower(),)
+    return texts
 
 
 def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:

@@ -68,9 +68,9 @@ def deepspeed_name(plan: TrainPlan) -> str:
 
 def _refused_by_factory(scenario: Scenario, plan: TrainPlan) -> list[str]:
     odd = trl.refused_by_trainer(scenario, plan)
-    kept = trl.unsharded(vars(scenario.numerics))
-    if plan.dist_opt and kept:
-        odd.append(f"{kept} with ZeRO, which is not known to keep it")
+    state = trl.unsharded(vars(scenario.numerics))
+    if plan.dist_opt and state:
+        odd.append(f"{state} with ZeRO, which is not known to keep it")
     if plan.offload and (plan.offload < 1 or not deepspeed_name(plan)):
         odd.append(f"offload={plan.offload}")
     if scenario.numerics.frozen_dtype == "fp32":

@@ -55,8 +55,8 @@ def refused_by_trainer(scenario: Scenario, plan: TrainPlan) -> list[str]:
     modules = scenario.numerics.lora_target_modules
     if scenario.numerics.peft != "none" and not (reason or named_modules(scenario.model, modules)):
         odd.append(f"{' '.join(modules)} of {scenario.model.name}, whose names in transformers are not known")
-    if (plan.fsdp or plan.offload) and (kept := unsharded(vars(scenario.numerics))):
-        odd.append(f"{kept} in shards (fsdp={plan.fsdp}), which is not known to be kept there")
+    if (plan.fsdp or plan.offload) and (state := unsharded(vars(scenario.numerics))):
+        odd.append(f"{state} in shards (fsdp={plan.fsdp}), which is not known to be kept there")
     if scenario.numerics.frozen_dtype == "fp8":
         odd.append("frozen_dtype=fp8, which bitsandbytes does not keep")
     if (loss := scenario.given.loss) not in (None, "fused"):
@@ -74,9 +74,9 @@ def narrow(scenario: Scenario, plan: TrainPlan) -> Scenario:
 def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
     """The Trainer's settings, by TRL's words."""
     numerics, workload = scenario.numerics, scenario.workload
-    known = "" if scenario.model.model_type else hub_id(scenario.model.name)
-    found: dict[str, Any] = {
-        **({"model_name_or_path": known} if known else {}),
+    checkpoint = "" if scenario.model.model_type else hub_id(scenario.model.name)
+    words: dict[str, Any] = {
+        **({"model_name_or_path": checkpoint} if checkpoint else {}),
         "dtype": weights_dtype(scenario),
         "output_dir": "sft",
         "bf16": numerics.precision == "bf16",
@@ -89,14 +89,14 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
         **({"optim": _OPTIM[numerics.optimizer]} if numerics.optimizer in _OPTIM else {}),
     }
     if scenario.given.compile:
-        found["torch_compile"] = True
+        words["torch_compile"] = True
     if scenario.given.loss == "fused":
-        found["use_liger_kernel"] = True
+        words["use_liger_kernel"] = True
     if numerics.peft != "none":
         names = named_modules(scenario.model, numerics.lora_target_modules)
-        found |= {"use_peft": True, "lora_r": numerics.lora_rank, "lora_alpha": LORA_ALPHA * numerics.lora_rank}
-        found |= {"lora_target_modules": names, **_QUANTISED.get(numerics.frozen_dtype, {})}
-    return found
+        words |= {"use_peft": True, "lora_r": numerics.lora_rank, "lora_alpha": LORA_ALPHA * numerics.lora_rank}
+        words |= {"lora_target_modules": names, **_QUANTISED.get(numerics.frozen_dtype, {})}
+    return words
 
 
 def lines_of(values: Mapping[str, Any]) -> Iterator[str]:
@@ -111,20 +111,20 @@ def lines_of(values: Mapping[str, Any]) -> Iterator[str]:
 
 def write(scenario: Scenario, plan: TrainPlan) -> Written:
     """sft.yaml."""
-    found = values(scenario, plan)
-    found.pop("use_liger_kernel", None)  # TRL's own loss holds no logits
-    known = "model_name_or_path" in found
-    asked = [
+    words = values(scenario, plan)
+    words.pop("use_liger_kernel", None)  # TRL's own loss holds no logits
+    named = "model_name_or_path" in words
+    todo = [
         "# add dataset_name; learning_rate is no part of a plan: TRL's own is 2e-5, 1e-4 to 2e-4 is usual of adapters",
         "# TRL 1.7 or later: releases before hold all logits (autoconfig check sft.yaml --loss plain)",
     ]
-    if not known:
-        asked.insert(0, f"# add model_name_or_path: the folder of {remark(scenario.model.name)}, or its id on the hub")
+    if not named:
+        todo.insert(0, f"# add model_name_or_path: the folder of {remark(scenario.model.name)}, or its id on the hub")
     unsaid = (
-        "data: --dataset_name" if known else f"data and model {scenario.model.name}: --dataset_name, --model_name_or_path",
+        "data: --dataset_name" if named else f"data and model {scenario.model.name}: --dataset_name, --model_name_or_path",
         f"{scenario.cluster.num_gpus} GPUs and their sharding: {LAUNCH} (--format accelerate)",
     )
-    text = "\n".join([f"# {head(scenario, plan)}", *asked, *lines_of(found), ""])
+    text = "\n".join([f"# {head(scenario, plan)}", *todo, *lines_of(words), ""])
     return Written(file_name=SFT, text=text, unsaid=unsaid)
 
 
@@ -144,12 +144,12 @@ _OPTIM = {"adafactor": "adafactor", "adam8bit": "adamw_bnb_8bit", "paged_adam8bi
 def unsharded(numerics: Mapping[str, object]) -> str:
     """What bitsandbytes keeps, and weights without fp32 copies, which accelerate makes of shards, in words; empty: nothing."""
     frozen, optimizer = numerics.get("frozen_dtype"), numerics.get("optimizer")
-    kept = {
+    states = {
         f"weights in {frozen}": frozen in FROZEN_BYTES,
         f"optimizer {optimizer}": optimizer in _OPTIM,
         "weights_are_masters": bool(numerics.get("weights_are_masters")),
     }
-    return " and ".join(words for words, holds in kept.items() if holds)
+    return " and ".join(words for words, holds in states.items() if holds)
 
 
 def weights_dtype(scenario: Scenario) -> str:
@@ -172,10 +172,10 @@ def _checkpoints(scenario: Scenario, plan: TrainPlan) -> bool:
 
 def _odd_model(model: ModelSpec) -> str:
     """What of a model trl.SFTTrainer does not train or PEFT's names do not hold; empty for a dense decoder."""
-    found = {
+    kinds = {
         "an encoder": model.is_encoder_decoder or model.is_encoder_only,
         "experts": model.is_moe,
         "latent attention": model.multi_latent_attention,
         "recurrent layers": model.is_hybrid,
     }
-    return next((words for words, holds in found.items() if holds), "")
+    return next((words for words, holds in kinds.items() if holds), "")

@@ -39,8 +39,8 @@ def read(document: Document) -> CheckInput:
 def _visible(variables: Mapping[str, object]) -> int | None:
     """GPUs of `llamafactory-cli train`, which starts torchrun over those of NPROC_PER_NODE, else over all that are visible, on
     NNODES nodes (src/llamafactory/launcher.py)."""
-    if (said := processes(variables)) is not None:
-        return said
+    if (started := processes(variables)) is not None:
+        return started
     visible = [name for name in str(variables.get("CUDA_VISIBLE_DEVICES", "")).split(",") if name.strip()]
     return processes({**variables, "NPROC_PER_NODE": len(visible)}) if visible else None
 

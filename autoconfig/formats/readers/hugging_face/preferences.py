@@ -41,11 +41,11 @@ def algorithm_of(name: str) -> str:
 
 def plans(algorithm: str) -> str:
     """Which command plans training by this algorithm, as a sentence."""
-    known = _OF.get(algorithm.lower())
-    if known is None:
+    planned = _OF.get(algorithm.lower())
+    if planned is None:
         return f"no command here prices {algorithm[:40]}; of like cost is DPO: `autoconfig rl --algorithm dpo` plans that"
-    reads = "`autoconfig rl check` reads TRL's configuration of it, and " if known in GENERATES else ""
-    return f"{reads}`autoconfig rl --algorithm {known}` plans it"
+    reads = "`autoconfig rl check` reads TRL's configuration of it, and " if planned in GENERATES else ""
+    return f"{reads}`autoconfig rl --algorithm {planned}` plans it"
 
 
 def not_supervised(where: str, algorithm: str = "") -> str:

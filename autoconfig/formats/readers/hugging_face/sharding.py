@@ -57,16 +57,16 @@ def _fully_sharded(section: Section, document: Document) -> tuple[dict[str, Any]
     words = re.findall(r"\w+", str(section.get("fsdp")).lower())
     stages = [3 if word == "true" else _STRATEGIES[word] for word in words if word in ("true", *_STRATEGIES)]
     if len(stages) != 1 or set(words) - {*_STRATEGIES, "auto_wrap", "offload", "true"}:
-        given, known = " ".join(words)[:40], ", ".join((*_STRATEGIES, "auto_wrap", "offload"))
-        raise InputError(f"{section.place('fsdp')} is {given!r}: read are {known}")
+        text, names = " ".join(words)[:40], ", ".join((*_STRATEGIES, "auto_wrap", "offload"))
+        raise InputError(f"{section.place('fsdp')} is {text!r}: read are {names}")
     stage = stages[0]
-    found: dict[str, Any] = {"software": trl.SOFTWARE, "fsdp": stage, "offload": 1.0 if "offload" in words and stage else 0.0}
+    fields: dict[str, Any] = {"software": trl.SOFTWARE, "fsdp": stage, "offload": 1.0 if "offload" in words and stage else 0.0}
     config = _fsdp_config(section, document)
     if stage == 3 and not config.flag("reshard_after_forward", default=True):
-        found["fsdp"] = 2
+        fields["fsdp"] = 2
     if config.flag("activation_checkpointing"):
-        found["recompute"] = FULL
-    return found, [_OFFLOADED] if config.flag("offload_params", "cpu_offload") else []
+        fields["recompute"] = FULL
+    return fields, [_OFFLOADED] if config.flag("offload_params", "cpu_offload") else []
 
 
 def _fsdp_config(section: Section, document: Document) -> Section:

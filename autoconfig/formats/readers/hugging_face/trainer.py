@@ -42,9 +42,9 @@ def settings(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
 
 def settings_of_fsdp(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
     """The same where the file itself says that torch's FSDP shards."""
-    found = {name: texts for name, texts in settings(scenario, plan).items() if "deepspeed" not in name}
+    options = {name: texts for name, texts in settings(scenario, plan).items() if "deepspeed" not in name}
     words = {3: "full_shard auto_wrap", 2: "shard_grad_op auto_wrap"}
-    return {**found, **({"fsdp": (words[plan.fsdp],)} if plan.fsdp else {})}
+    return {**options, **({"fsdp": (words[plan.fsdp],)} if plan.fsdp else {})}
 
 
 def training(
@@ -121,27 +121,27 @@ def _adapters(reading: Reading, model: ModelSpec) -> dict[str, Any]:
 
 def _quantise(reading: Reading, run: TrainerRun) -> None:
     """Add weights that bitsandbytes keeps in 4 or 8 bits beside adapters."""
-    said, trained, model = reading.fields, run.numerics, run.model
-    doubled = said.get("doubled", not reading.section.has("load_in_4bit"))
-    frozen = {4: "nf4" if doubled else "nf4_single", 8: "int8"}.get(said.get("bits", 0))
+    fields, trained, model = reading.fields, run.numerics, run.model
+    doubled = fields.get("doubled", not reading.section.has("load_in_4bit"))
+    frozen = {4: "nf4" if doubled else "nf4_single", 8: "int8"}.get(fields.get("bits", 0))
     dense = not (model.is_moe or model.is_hybrid or model.encoder_num_layers)
     narrow = trained.get("peft") == "lora" and trained["precision"] in ("bf16", "fp16")
-    if frozen and narrow and dense and said["quantisation"] == "bitsandbytes":
+    if frozen and narrow and dense and fields["quantisation"] == "bitsandbytes":
         run.numerics = {**trained, "frozen_dtype": frozen}
-        kept = f"linear layers of the blocks in {frozen} of bitsandbytes, embedding, output layer and norms in 16 bits"
-        run.assumed.append(note(kept))
+        what = f"linear layers of the blocks in {frozen} of bitsandbytes, embedding, output layer and norms in 16 bits"
+        run.assumed.append(note(what))
 
 
 def _remark(reading: Reading, run: TrainerRun) -> None:
     """Add what of the file no formula reads. Raises UnsupportedError where nothing is trained."""
-    section, said = reading.section, reading.fields
+    section, fields = reading.section, reading.fields
     if section.flag("do_predict", "do_eval") and not section.flag("do_train"):
         raise UnsupportedError("do_predict without do_train: this evaluates; read is training")
     quantised = QUANTISED if "frozen_dtype" in run.numerics else ()
     run.not_modelled += [remark for remark in reading.not_modelled if remark.field not in quantised]
     run.not_modelled += [other_state(key, "") for key in OTHER_OPTIMIZERS if is_named(section, key)]
-    if reading.table.entry("optim").fields_of(said["optim"]) is None:
-        run.not_modelled.append(other_state("optim", said["optim"]))
+    if reading.table.entry("optim").fields_of(fields["optim"]) is None:
+        run.not_modelled.append(other_state("optim", fields["optim"]))
     run.assumed += [note(PAGED)] if run.numerics.get("optimizer") == "paged_adam8bit" else []
 
 
@@ -168,17 +168,17 @@ def keep_type(section: Section, run: TrainerRun, wish: Constraints = DEEPSPEED.w
 
 def name_liger(section: Section, run: TrainerRun) -> None:
     """Beside software whose loss holds the logits."""
-    said = Remark(
+    remark = Remark(
         "Liger's kernels", None, "norms, rotation and activation hold less than is priced: less memory", Effect.LESS_MEMORY
     )
-    if is_fused(section) and run.software != FUSED and said not in run.not_modelled:
-        run.not_modelled.append(said)
+    if is_fused(section) and run.software != FUSED and remark not in run.not_modelled:
+        run.not_modelled.append(remark)
 
 
-def _modules(given: set[str], model: ModelSpec) -> tuple[str, ...]:
+def _modules(names: set[str], model: ModelSpec) -> tuple[str, ...]:
     """Megatron's layers that hold the named layers of transformers. Raises InputError."""
-    found, odd = modules_named(model, given)
+    layers, odd = modules_named(model, names)
     if odd:
-        known = ", ".join(name for theirs in (names_of(model) or LLAMA).values() for name in theirs)
-        raise InputError(f"lora_target_modules {odd[0][:40]!r}: read are {known} of {model.name}, and {ALL_LINEAR}")
-    return found
+        known_names = ", ".join(name for theirs in (names_of(model) or LLAMA).values() for name in theirs)
+        raise InputError(f"lora_target_modules {odd[0][:40]!r}: read are {known_names} of {model.name}, and {ALL_LINEAR}")
+    return layers

@@ -88,11 +88,11 @@ def _launcher(document: Document, script: Script, values: dict[str, object]) -> 
     own = {key: values.pop(key) for key in ("num_processes", "num_machines") if key in values}
     if name is None and not own:
         return launch
-    known = {} if name is None else TRL["launches"].get(str(name)) or _mapping(document, str(name))
-    if known is None:
+    file = {} if name is None else TRL["launches"].get(str(name)) or _mapping(document, str(name))
+    if file is None:
         named = ", ".join(TRL["launches"])
         raise InputError(f"--accelerate_config {str(name)[:60]!r} is not beside the script: use one of TRL's own, {named}")
-    return replace(document, format="accelerate", values={**known, **own})
+    return replace(document, format="accelerate", values={**file, **own})
 
 
 def _read(document: Document, gpus: int | None, *, of_trl: bool) -> CheckInput:
@@ -190,8 +190,8 @@ def _trains_adapters(section: Section) -> bool:
     FastChat's train_lora.py, LLaVA's)."""
     if section.flag("q_lora"):
         section.flat["load_in_4bit"] = True
-    found = [section.flag(name) for name in ("use_peft", "use_lora", "lora_enable", "q_lora")]
-    return any(found)
+    flags = [section.flag(name) for name in ("use_peft", "use_lora", "lora_enable", "q_lora")]
+    return any(flags)
 
 
 def _written_with(document: Document) -> Document | None:
@@ -211,9 +211,9 @@ def _launch(document: Document, run: TrainerRun, written: str) -> bool:
     run.software = trl.SOFTWARE
     if (launch := document.launch) is not None:
         section = launch.section()
-        found, odd = layout(section, run.assumed, document.request.gpus, launch.beside)
-        recompute = found.pop("recompute")
-        for name, value in found.items():
+        fields, odd = layout(section, run.assumed, document.request.gpus, launch.beside)
+        recompute = fields.pop("recompute")
+        for name, value in fields.items():
             setattr(run, name, run.gpus if value is None else value)
         run.recompute = recompute if recompute != NONE else run.recompute
         run.not_modelled += odd
