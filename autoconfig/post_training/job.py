@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from autoconfig.post_training.frameworks import Algorithm, Framework, section
 from autoconfig.post_training.samples.lengths import ResponseLengths
@@ -135,6 +136,13 @@ class PassBatch:
 
 
 AS_TRAINING = PassBatch()
+
+
+def plan_on(gpus: int, *, sharding: int = 0, **degrees: Any) -> TrainPlan:
+    """Return the plan of training that fills these GPUs: Megatron-LM's, or with a stage of `sharding` (3 shards weights too, 2
+    gradients and optimizer state) one of FSDP or ZeRO, which tensor-parallel GPUs alone have none of."""
+    plan = TrainPlan(**{"tp": 1, "pp": 1, "mbs": 1, **degrees}, dp=1, dist_opt=not sharding)
+    return plan.replace(dp=max(1, gpus // plan.world_size), fsdp=sharding if gpus > plan.tp else 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -340,11 +340,16 @@ def _responses(request: RlRequest, algorithm: Algorithm, assumed: list[Remark]) 
     usual, mean = section("lengths"), request.response_length
     likely = 4 * (mean or algorithm.response_tokens or usual["response_tokens"])
     cap = _or_usual(request.max_response_length, "max_response_length", likely, assumed)
-    likely = min(max(1, round(usual["response_share_of_cap"] * cap)), usual["response_tokens_at_most"])
-    mean = _or_usual(mean, "response_length", likely, assumed)
+    mean = _or_usual(mean, "response_length", max(1, round(usual_mean(cap))), assumed)
     if mean > cap:
         raise InputError(f"{option('response_length')} {mean:,} is above the cap of {cap:,} ({option('max_response_length')})")
     return ResponseLengths.around(mean, min(cap, MAX_TOKENS))
+
+
+def usual_mean(cap: float) -> float:
+    """Return the mean tokens of responses of which nothing but the cap is known."""
+    usual = section("lengths")
+    return min(usual["response_share_of_cap"] * cap, float(usual["response_tokens_at_most"]))
 
 
 def _packed(request: RlRequest, job: PostTrainingJob, assumed: list[Remark]) -> int:

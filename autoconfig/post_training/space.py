@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from autoconfig.memory_model.predict import estimate_memory, fit_probability
 from autoconfig.memory_model.serving import weights_bytes
-from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.post_training.job import Placement, PostTrainingJob, plan_on
 from autoconfig.post_training.memory import ASLEEP_BYTES, TrainingMemory, training_chance, training_memory
 from autoconfig.post_training.passes import microbatches, priced, scenario_of, stage_ends, vocabulary_seconds
 from autoconfig.specs.hardware.cluster import GpuSpec
@@ -128,11 +128,11 @@ def _sharded(job: PostTrainingJob, gpus: int) -> list[TrainPlan]:
     """Return the plans of FSDP over all GPUs, with context parallelism (Ulysses) within a node."""
     node = min(job.gpus_per_node or job.gpu.gpus_per_node, gpus)
     if gpus == 1:
-        return [TrainPlan(tp=1, pp=1, dp=1, mbs=1, dist_opt=False)] if "megatron" not in job.framework.back_ends else []
+        return [plan_on(gpus, sharding=3)] if "megatron" not in job.framework.back_ends else []
     if job.policy.is_moe:
         return []
     sizes = [cp for cp in divisors(node) if cp <= 8 and job.policy.num_query_groups % cp == 0]
-    return [TrainPlan(tp=1, pp=1, cp=cp, dp=gpus // cp, mbs=1, fsdp=3, dist_opt=False) for cp in sizes]
+    return [plan_on(gpus, sharding=3, cp=cp) for cp in sizes]
 
 
 def _megatron(job: PostTrainingJob, gpus: int) -> list[TrainPlan]:
@@ -140,9 +140,9 @@ def _megatron(job: PostTrainingJob, gpus: int) -> list[TrainPlan]:
     model, node, plans = job.policy, min(job.gpus_per_node or job.gpu.gpus_per_node, gpus), []
     for tp in [t for t in divisors(node) if model.num_attention_heads % t == 0]:
         for pp in [p for p in _depths(model.num_layers) if gpus % (tp * p) == 0]:
-            dp, (first, last) = gpus // (tp * pp), stage_ends(model, pp)
-            plan = TrainPlan(tp=tp, pp=pp, dp=dp, mbs=1, sp=tp > 1, first=first, last=last, dist_opt=True)
-            plans += [replace(plan, ep=ep) for ep in _expert_degrees(model, tp, dp)]
+            first, last = stage_ends(model, pp)
+            plan = plan_on(gpus, tp=tp, pp=pp, sp=tp > 1, first=first, last=last)
+            plans += [replace(plan, ep=ep) for ep in _expert_degrees(model, tp, plan.dp)]
     return plans
 
 
@@ -163,7 +163,7 @@ def _depths(layers: int) -> list[int]:
 
 
 @lru_cache(maxsize=256)
-def _engine_weights(model: ModelSpec, gpu: GpuSpec, tp: int) -> float:
+def engine_weights(model: ModelSpec, gpu: GpuSpec, tp: int) -> float:
     """Return bytes on one GPU of an engine."""
     return float(weights_bytes(model, EnginePlan(tp=tp), module_formats(model, "bf16", gpu)))
 
@@ -175,7 +175,7 @@ def engine_plans(job: PostTrainingJob, gpus: int, share: float) -> list[EnginePl
     sizes = [t for t in divisors(gpus) if job.policy.num_attention_heads % t == 0 and t & (t - 1) == 0]
     for tp in sizes:
         plan = EnginePlan(tp=tp, replicas=gpus // tp)
-        if _engine_weights(job.policy, job.gpu, tp) < (share - LEAST_LEFT) * job.gpu.memory_bytes:
+        if engine_weights(job.policy, job.gpu, tp) < (share - LEAST_LEFT) * job.gpu.memory_bytes:
             plans.append(plan)
     return plans[:4] or [EnginePlan(tp=sizes[-1], replicas=gpus // sizes[-1])]
 

@@ -8,13 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import ceil, log2
 
-from autoconfig.memory_model.serving import weights_bytes
 from autoconfig.planning.resolve import DEFAULT_GPU
 from autoconfig.post_training.frameworks import OTHER_FRAMEWORK, Framework, load_algorithm, load_framework, section
 from autoconfig.post_training.generation import share_that_holds
-from autoconfig.post_training.job import LEAST_TOKENS, PassBatch, Placement, PostTrainingJob
+from autoconfig.post_training.job import LEAST_TOKENS, PassBatch, Placement, PostTrainingJob, plan_on
 from autoconfig.post_training.passes import PACKED, USUAL_LORA_RANK, asked_batch, stage_ends
+from autoconfig.post_training.question import USUAL_TOKENS_PER_GPU, usual_mean
 from autoconfig.post_training.samples.lengths import ResponseLengths
+from autoconfig.post_training.space import engine_weights
 from autoconfig.post_training.weight_sync import load_method
 from autoconfig.runs.cells import RunRow
 from autoconfig.runs.post_training_model import read_policy
@@ -27,17 +28,17 @@ from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.remarks import Remark
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.software.engine import module_formats
 
-TOKENS = LEAST_TOKENS
-"""A micro-batch of at least so many is one of tokens (verl's ppo_max_token_len_per_gpu), else of sequences."""
-USUAL_TOKENS_PER_GPU = 8192
 GRADIENT_STATE_BYTES = 6.0
 """16-bit weights and fp32 gradients of a parameter on every data-parallel rank; 12 bytes of optimizer state are shared."""
 
 FULL = Recompute.parse("full")
 EAGER_ENGINES = ("hf", "megatron")
 """Training modules that generate: no CUDA graphs."""
+
+
+PLACING = ("recompute", "micro_batch", "offload", "rollout_plan")
+"""Columns that say what fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +50,8 @@ class PostTrainingCase:
     assumed: tuple[Remark, ...] = field(default=())
     missing: frozenset[str] = frozenset()
     """Of model, gpu, batch and lengths, what the row does not say: its prediction is a guess there."""
-    recompute_assumed: bool = False
-    """Recomputation is not said: all of it is as good a guess."""
-    offload_assumed: bool = False
-    """Whether the optimizer's state is on the host is not said."""
-    engine_assumed: bool = False
-    """The engines' plan is not said."""
-    tokens_assumed: bool = False
-    """The size of a micro-batch is not said: one that fits is as good a guess as the usual one."""
+    unsaid: frozenset[str] = frozenset()
+    """Of PLACING, the columns that are empty: another value that fits is as good a guess as the usual one."""
 
 
 class _PostTrainingRow(RunRow):
@@ -78,19 +73,14 @@ def read_case(row: Row) -> PostTrainingCase:
     cells = _PostTrainingRow(row)
     if not cells.text("policy_model"):
         raise InputError("cell policy_model is empty")
-    policy = _model(cells, "policy_model", "model")
-    framework = _framework(cells)
-    job = _job(cells, policy, framework, _gpu(cells))
+    job = _job(cells, _model(cells, "policy_model", "model"), _framework(cells), _gpu(cells))
     placement = _placement(cells, job)
     return PostTrainingCase(
         job=job,
         placement=placement,
         assumed=tuple(cells.assumed),
         missing=frozenset(cells.missing),
-        tokens_assumed=not cells.text("micro_batch"),
-        recompute_assumed=not cells.text("recompute"),
-        offload_assumed=not cells.text("offload"),
-        engine_assumed=not cells.text("rollout_plan"),
+        unsaid=frozenset(column for column in PLACING if not cells.text(column)),
     )
 
 
@@ -202,6 +192,8 @@ def _batch(row: _PostTrainingRow, framework: Framework) -> tuple[int, int, int]:
     return prompts, group, samples if samples and samples < prompts * group else 0
 
 
+ALIKE = 0.99
+"""Share of the cap from which on, as a mean, all responses have the cap's length."""
 ALONE = ("ppo", "sft", "dpo", "rlhf (ppo)")
 """Algorithms that take one response to a prompt."""
 
@@ -233,22 +225,14 @@ def _lengths(row: _PostTrainingRow, total_tokens: int, usual_response: int) -> t
         cap = max(total_tokens - prompt, 1.0)
         row.assume(f"prompt and response of at most {total_tokens:,} tokens together")
     if mean is None:
-        mean = float(usual_response or usual["response_tokens"])
-        if cap:
-            mean = min(usual["response_share_of_cap"] * cap, float(usual["response_tokens_at_most"]))
+        mean = usual_mean(cap) if cap else float(usual_response or usual["response_tokens"])
         row.guess(f"responses of {mean:g} tokens", "lengths")
     if cap is None:
         cap = 2.0 ** ceil(log2(1.25 * (mean + prompt))) - prompt
         row.assume(f"responses of at most {cap:g} tokens")
     mean = max(min(mean, cap), 1.0)
-    return prompt, ResponseLengths(mean=mean, cap=max(round(cap), ceil(mean)), sigma=_sigma(mean, cap))
-
-
-def _sigma(mean: float, cap: float) -> float:
-    """Return the spread by how far the cap is from the mean: 0 where all responses have the cap's length."""
-    if mean >= 0.99 * cap:
-        return 0.0
-    return 1.0 if cap >= 16_384 else 0.6
+    lengths = ResponseLengths.around(mean, max(round(cap), ceil(mean)))
+    return prompt, replace(lengths, sigma=0.0) if mean >= ALIKE * cap else lengths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,9 +275,8 @@ def _placement(row: RunRow, job: PostTrainingJob) -> Placement:
     gpus = _Shares.of(row)
     plan = train_plan(row, job, gpus.of_training).replace(offload=_cpu_optimizer(row))
     engine = engine_plan(row, job, gpus.of_engines)
-    tokens, forward = _micro_tokens(row, job)
-    if not tokens:
-        plan = plan.replace(mbs=min(row.count("micro_batch") or 1, 64))
+    tokens = _micro_tokens(row, job)
+    plan = plan.replace(mbs=1 if tokens else min(row.count("micro_batch") or 1, 64))
     logprobs, share, engine_name = row.count("logprob_micro_batch"), row.number("gpu_mem_util"), row.text("rollout_engine")
     placement = Placement(
         train=plan,
@@ -302,7 +285,7 @@ def _placement(row: RunRow, job: PostTrainingJob) -> Placement:
         staleness=_staleness(row.text("sync_mode")),
         critic_gpus=gpus.critic or 0,
         tokens_per_gpu=tokens,
-        forward=asked_batch(job, logprobs, packs=bool(tokens)) if logprobs else PassBatch(tokens_per_gpu=forward),
+        forward=asked_batch(job, logprobs, packs=bool(tokens)) if logprobs else PassBatch(tokens_per_gpu=tokens),
         memory_share=share or job.framework.memory_share,
         offload=row.text("offload") not in ("false", "none"),
         cuda_graphs=job.framework.graphs(row.text("framework"), engine_name) and engine_name not in EAGER_ENGINES,
@@ -349,19 +332,18 @@ def _staleness(mode: str) -> int:
     return 1 if "1" in mode or "one" in mode else 2
 
 
-def _micro_tokens(row: RunRow, job: PostTrainingJob) -> tuple[int, int]:
-    """Return (tokens of a packed micro-batch, the same of forward passes); 0 where sequences are padded."""
+def _micro_tokens(row: RunRow, job: PostTrainingJob) -> int:
+    """Return the tokens of a packed micro-batch of training and of passes: from LEAST_TOKENS on a cell is these (verl's
+    ppo_max_token_len_per_gpu), below it samples; 0 where sequences are padded."""
     micro, packs = row.count("micro_batch"), job.framework.tokens_per_gpu
-    if micro is not None and micro >= TOKENS:
-        return micro, micro
     if micro is None:
         tokens = max(packs or USUAL_TOKENS_PER_GPU, round(job.tokens))
         row.assume(f"packed micro-batches of {tokens:,} tokens")
-    elif packs or job.framework.removes_padding:
-        tokens = max(round(micro * (packs or job.tokens / PACKED)), round(job.tokens))
-    else:
-        tokens = 0
-    return tokens, tokens
+        return tokens
+    if micro >= LEAST_TOKENS:
+        return micro
+    removes = packs or job.framework.removes_padding
+    return max(round(micro * (packs or job.tokens / PACKED)), round(job.tokens)) if removes else 0
 
 
 def _degrees(text: str) -> dict[str, int]:
@@ -381,30 +363,15 @@ def train_plan(row: RunRow, job: PostTrainingJob, gpus: int) -> TrainPlan:
     recompute = _recompute(row, job, shards)
     if shards:
         tp, cp = degrees.get("tp", 1), degrees.get("cp", degrees.get("sp", 1))
-        if gpus % (tp * cp):
-            tp, cp = 1, 1
-        stage = 3 if gpus // tp > 1 else 0
-        return TrainPlan(tp=tp, cp=cp, pp=1, dp=gpus // (tp * cp), mbs=1, fsdp=stage, dist_opt=False, recompute=recompute)
+        tp, cp = (1, 1) if gpus % (tp * cp) else (tp, cp)
+        return plan_on(gpus, sharding=3, tp=tp, cp=cp, recompute=recompute)
     if not degrees and "dp" not in text:
         degrees = _smallest(job, gpus)
         row.assume("training plan " + ",".join(f"{key}={value}" for key, value in degrees.items()))
-    tp, pp, cp = (degrees.get(key, 1) for key in ("tp", "pp", "cp"))
-    dp = max(1, gpus // (tp * pp * cp))
-    first, last = stage_ends(job.policy, pp, degrees.get("last_layers"))
-    return TrainPlan(
-        tp=tp,
-        pp=pp,
-        cp=cp,
-        dp=dp,
-        mbs=1,
-        vpp=degrees.get("vpp", 1),
-        ep=min(degrees.get("ep", 1), tp * cp * dp) if job.policy.is_moe else 1,
-        sp=tp > 1,
-        first=first,
-        last=last,
-        dist_opt=True,
-        recompute=recompute,
-    )
+    known = {key: degrees[key] for key in ("tp", "pp", "cp", "vpp") if key in degrees}
+    first, last = stage_ends(job.policy, known.get("pp", 1), degrees.get("last_layers"))
+    plan = plan_on(gpus, **known, sp=known.get("tp", 1) > 1, first=first, last=last, recompute=recompute)
+    return plan.replace(ep=min(degrees.get("ep", 1), plan.tp * plan.cp * plan.dp)) if job.policy.is_moe else plan
 
 
 def _recompute(row: RunRow, job: PostTrainingJob, shards: bool) -> Recompute:
@@ -428,16 +395,11 @@ def _smallest(job: PostTrainingJob, gpus: int) -> dict[str, int]:
     best = {"tp": 1}
     for pp, tp in [(pp, tp) for pp in depths for tp in widths if gpus % (tp * pp) == 0]:
         dp = gpus // (tp * pp)
-        ep = _most_expert_ranks(policy, dp * tp)
+        ep = math.gcd(dp * tp, policy.num_moe_experts or 1) if policy.is_moe else 1
         best = {"tp": tp, "pp": pp, **({"ep": ep} if policy.is_moe else {})}
         if state * (GRADIENT_STATE_BYTES / ep + 12.0 / dp) / (tp * pp) < 0.5 * job.gpu.memory_bytes:
             break
     return best
-
-
-def _most_expert_ranks(policy: ModelSpec, ranks: int) -> int:
-    """Return over how many of so many ranks experts divide; 1 of a dense model."""
-    return math.gcd(ranks, policy.num_moe_experts or 1) if policy.is_moe else 1
 
 
 def engine_plan(row: RunRow, job: PostTrainingJob, gpus: int) -> EnginePlan:
@@ -456,9 +418,5 @@ def engine_plan(row: RunRow, job: PostTrainingJob, gpus: int) -> EnginePlan:
 
 
 def _engine_tp(job: PostTrainingJob, gpus: int) -> int:
-    formats = module_formats(job.policy, "bf16", job.gpu)
     sizes = [t for t in (1, 2, 4, 8, 16, 32, 64) if t <= gpus and job.policy.num_attention_heads % t == 0]
-    for tp in sizes:
-        if weights_bytes(job.policy, EnginePlan(tp=tp), formats) < 0.3 * job.gpu.memory_bytes:
-            return tp
-    return sizes[-1]
+    return next((tp for tp in sizes if engine_weights(job.policy, job.gpu, tp) < 0.3 * job.gpu.memory_bytes), sizes[-1])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoconfig.post_training.frameworks import STANDARD_90, Constants, shipped_constants
-from autoconfig.post_training.job import PassBatch
+from autoconfig.post_training.job import LEAST_TOKENS, PassBatch
 from autoconfig.post_training.memory import phase_memory
 from autoconfig.post_training.phases import REST
 from autoconfig.post_training.price import StepEstimate, estimate_step
@@ -22,9 +22,6 @@ from autoconfig.specs.remarks import sentences
 
 if TYPE_CHECKING:
     from autoconfig.planning.progress import Progress
-
-LEAST_TOKENS = 1024
-"""Of a micro-batch that is tried where a row does not say its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,14 +101,14 @@ def _fits(case: PostTrainingCase, step: StepEstimate) -> tuple[bool, str]:
     not say its micro-batch one of a single usual sequence."""
     placement = case.placement
     memory = phase_memory(case.job, placement, step.generation)
-    if not memory.fits and case.recompute_assumed:
+    if not memory.fits and "recompute" in case.unsaid:
         placement = replace(placement, train=replace(placement.train, recompute=FULL))
         memory = phase_memory(case.job, placement, step.generation)
-    if not memory.fits and case.tokens_assumed:
+    if not memory.fits and "micro_batch" in case.unsaid:
         least = max(LEAST_TOKENS, round(case.job.tokens))
         placement = replace(placement, tokens_per_gpu=least, forward=PassBatch(tokens_per_gpu=least))
         memory = phase_memory(case.job, placement, step.generation)
-    if not memory.fits and case.offload_assumed:
+    if not memory.fits and "offload" in case.unsaid:
         hosted = replace(placement, train=replace(placement.train, offload=1.0))
         other = phase_memory(case.job, hosted, step.generation)
         outcome = "would fit" if other.fits else f"would take {other.peak_bytes / GIB:.1f} GiB"

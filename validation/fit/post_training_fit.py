@@ -231,7 +231,7 @@ def samples_of(rows: Sequence[Row]) -> list[MeasuredStep]:
                     placement=case.placement,
                     priced=priced,
                     missing=case.missing,
-                    engine_assumed=case.engine_assumed,
+                    engine_assumed="rollout_plan" in case.unsaid,
                     measured=measured,
                 )
                 samples.append(sample)

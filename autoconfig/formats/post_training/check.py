@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,8 @@ class RlCheck:
     @property
     def filled_words(self) -> str:
         """Return the change of the file to `filled`, in its own words; empty where there is none."""
-        if self.fewer:
-            return fewer_words(self.run, self.version, self.fewer)
-        return filled_words(self.run, self.version, self.filled.placement.tokens_per_gpu) if self.filled else ""
+        tokens = self.filled.placement.tokens_per_gpu if self.filled else 0
+        return changed_words(self.run, self.version, tokens=tokens, samples=self.fewer) if self.filled else ""
 
     @property
     def legal(self) -> bool:
@@ -171,7 +171,8 @@ def _with_settings(text: str, request: RlFileRequest, folder: Path | None) -> Re
 def _name_the_model(document: Recognised, request: RlFileRequest) -> list[Remark]:
     """Put the caller's model, or the catalogue's whose name ends its path, in place of one that is not known. Raises
     InputError where none is known."""
-    flat, keys, remarks = document.section.flat, MODELS[document.framework], []
+    flat, remarks = document.section.flat, []
+    keys = map_of_framework(document.framework).entry("model").keys
     for key in [key for key in keys if key in flat] or keys[:1]:
         value = flat.get(key)
         if request.model:
@@ -217,16 +218,6 @@ def _by_its_end(text: str) -> str | None:
     """Return the catalogue's model of a path whose folder alone is not known: `$HOME/models/Qwen2.5-7B`."""
     end = re.fullmatch(r"(?:[^$`]*+[$`])++[^/$`]*+/([^$`]++)", text)
     return named_by(end[1]) if end else None
-
-
-MODELS = {
-    "verl": ("actor_rollout_ref.model.path",),
-    "nemo-rl": ("policy.model_name",),
-    "openrlhf": ("actor.model_name_or_path", "pretrain"),
-    "slime": ("hf_checkpoint",),
-    "swift": ("model",),
-    "trl": ("model_name_or_path",),
-}
 
 
 def check_file(path: Path, given: Mapping[str, Any], constants: Constants | None = None) -> RlCheck:
@@ -322,7 +313,8 @@ def _priced(legal: RlCheck, job: PostTrainingJob, placement: Placement, constant
     same = replace(job, framework=replace(job.framework, back_ends=(run.back_end,)))
     prices = Prices(same, tokens, placement.staleness, constants, chance)
     better = _better(priced, [one for one in rank(prices, placement.gpus) if one.memory.fits], chance)
-    assumed = any(one.field == "response_length" for one in run.notes) and job.algorithm.generates
+    assumed = any(one.field == "response_length" for one in run.notes)
+    run.notes += [note(hanging_on(job, placement, chance))] if assumed else []
     unsaid = ["response_length"] * assumed + ["version"] * (not run.engine_mode_said)
     missing = tuple(unknowns(prices.changed(job), priced, unsaid))
     overall = chance_over_means(job, priced) if assumed else priced.memory.chance
@@ -333,7 +325,7 @@ def _priced(legal: RlCheck, job: PostTrainingJob, placement: Placement, constant
         chance=overall,
         unknowns=missing,
         better=widened(better, missing) if better else None,
-        verdict=_judged(job, placement, run, chance),
+        verdict=verdict(job, placement),
         passes=pass_verdicts(job, placement),
         filled=filled,
         fewer=fewer,
@@ -342,16 +334,14 @@ def _priced(legal: RlCheck, job: PostTrainingJob, placement: Placement, constant
 
 def _odd(document: Recognised, run: RlRun, version: str) -> list[Remark]:
     """Return the keys that the release does not take, and values of another type; those that hydra adds get a note."""
-    names = [key for key in document.section.flat if not isinstance(document.section.flat[key], NotKnown)]
-    written = document.section.text
-    spend(len(names) * (1 + len(written) / 500))
-    names = [
-        key
-        for key in names
-        if key in written or key.rpartition(".")[2] in written or key in document.set_keys or document.framework == "slime"
-    ]
-    names = [key for key in names if key not in run.other_keys]
-    names = slime.own_keys(names) if run.framework == "slime" else names
+    flat, written = document.section.flat, document.section.text
+    spend(len(flat) * (1 + len(written) / 500))
+    names = [key for key in flat if not isinstance(flat[key], NotKnown) and key not in run.other_keys]
+    if run.framework == "slime":
+        names = slime.own_keys(names)
+    else:
+        there = (key in written or key.rpartition(".")[2] in written or key in document.set_keys for key in names)
+        names = list(compress(names, there))
     remarks = unknown_keys(run.framework, run.back_end, version, names, written)
     added = added_keys(run.framework, [one.field for one in remarks], written)
     run.notes += [Remark(key, None, "a key of the caller's own (+): not read") for key in added]
@@ -367,13 +357,6 @@ def _unread(document: Recognised, odd: Iterable[Remark]) -> tuple[str, ...]:
     return tuple(key for key in there if key in section.text or (dashed and key.replace("_", "-") in section.text))
 
 
-def _judged(job: PostTrainingJob, placement: Placement, run: RlRun, chance: float) -> MicroBatchVerdict:
-    """Judge the micro-batches of training; a mean response that was assumed gets its note."""
-    if any(one.field == "response_length" for one in run.notes):
-        run.notes.append(note(hanging_on(job, placement, chance)))
-    return verdict(job, placement)
-
-
 def _surer(
     job: PostTrainingJob, priced: PricedPlacement, run: RlRun, version: str, chance: float, overall: float
 ) -> tuple[PricedPlacement | None, int]:
@@ -381,28 +364,20 @@ def _surer(
     their samples), where training is not sure to fit (`overall`: its chance over means that were assumed) and that is surer."""
     if min(priced.memory.training_fit, overall) >= chance:
         return None, 0
-    samples, placed = 0, filled_up(job, priced.placement, chance) if filled_words(run, version, 1) else None
-    if placed is None and (smaller := with_fewer(job, priced.placement, chance)) and fewer_words(run, version, 1):
+    samples, placed = 0, filled_up(job, priced.placement, chance) if changed_words(run, version, tokens=1) else None
+    if placed is None and (smaller := with_fewer(job, priced.placement, chance)) and changed_words(run, version, samples=1):
         samples, placed = smaller
     surer = placed is not None and placed.memory.chance > min(priced.memory.chance, overall) + LIKELIER
     return (placed, samples) if surer else (None, 0)
 
 
-def filled_words(run: RlRun, version: str, tokens: int) -> str:
-    """Return the settings of the file's framework and release that fill micro-batches; empty where it has none."""
-    return _words("filled", run, version, tokens)
-
-
-def fewer_words(run: RlRun, version: str, samples: int) -> str:
-    """Return the settings that make micro-batches of so many samples; empty where the framework has none."""
-    return _words("fewer", run, version, samples, max(1, run.minibatch // (run.train_gpus * samples)))
-
-
-def _words(name: str, run: RlRun, version: str, *values: int) -> str:
-    """Return these settings of the framework's map, or those before its newest words, whose keys the release takes."""
-    table = map_of_framework(run.framework).more
+def changed_words(run: RlRun, version: str, *, tokens: int = 0, samples: int = 0) -> str:
+    """Return the settings of the file's framework and release, in its newest words or those before, that fill micro-batches up
+    to so many `tokens`, or make them of so many `samples`; empty where it has none."""
+    table, name = map_of_framework(run.framework).more, "fewer" if samples else "filled"
+    updates = max(1, run.minibatch // (run.train_gpus * max(samples, 1)))
     for text in (table.get(name, ""), table.get(f"{name}_before", "")):
-        words = text.format(*values)
+        words = text.format(samples or tokens, updates)
         keys = [word.partition("=")[0].lstrip("-").replace("-", "_") for word in words.split() if not word.isdigit()]
         if words and not unknown_keys(run.framework, run.back_end, version, keys):
             return words

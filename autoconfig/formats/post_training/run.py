@@ -12,15 +12,24 @@ from autoconfig.maps.table import Map, load_map
 from autoconfig.maps.tree import NotKnown
 from autoconfig.planning.resolve import read_model
 from autoconfig.post_training.frameworks import Algorithm, load_algorithm, load_framework, section
-from autoconfig.post_training.job import AS_TRAINING, RECURRENT, PassBatch, Placement, PostTrainingJob, require_decoder
+from autoconfig.post_training.job import (
+    AS_TRAINING,
+    RECURRENT,
+    PassBatch,
+    Placement,
+    PostTrainingJob,
+    plan_on,
+    require_decoder,
+)
 from autoconfig.post_training.passes import PACKED
+from autoconfig.post_training.question import usual_mean
 from autoconfig.post_training.samples.lengths import ResponseLengths
 from autoconfig.post_training.samples.rollout import ONE_TURN, Agents
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model, model_aliases
-from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.serve_plan import EnginePlan
 
@@ -158,19 +167,18 @@ def _placed(plan: Mapping[str, Any]) -> Placement:
     """Return the placement that the words of a file say."""
     gpus, rollout = plan["nodes"] * plan["gpus_per_node"], plan.get("rollout_gpus", 0)
     engine = EnginePlan(tp=plan["engine_tp"], pp=plan.get("engine_pp", 1))
-    train = TrainPlan(
-        **{"tp": 1, "pp": 1, "mbs": 1, **{name: plan[name] for name in OF_PLAN if plan.get(name)}},
+    train = plan_on(
+        gpus,
+        sharding=plan.get("sharding", 3) if plan["back_end"] == "fsdp" else 0,
+        **{name: plan[name] for name in OF_PLAN if plan.get(name)},
         etp=plan.get("etp") or 1,
-        dp=1,
         sp=plan.get("tp", 1) > 1,
-        dist_opt=plan["back_end"] != "fsdp",
-        fsdp=plan.get("sharding", 3) if plan["back_end"] == "fsdp" and gpus > 1 else 0,
         recompute=_recompute_of(plan),
         offload=min(max(plan.get("optimizer_fraction", 1.0), 0.0), 1.0) if plan.get("optimizer_on_cpu") else 0.0,
     )
     generates = plan.get("engine") == "hf"
     return Placement(
-        train=train.replace(dp=max(1, gpus // train.world_size)),
+        train=train,
         engine=replace(engine, replicas=max(1, (rollout or gpus) // engine.gpus)),
         colocated=not rollout,
         staleness=plan.get("staleness", 0),
@@ -267,7 +275,7 @@ def _mean_lengths(run: RlRun, prompt: int | None, response: int | None) -> tuple
         prompt = min(usual["prompt_tokens"], run.prompt_cap)
         run.notes.append(Remark("prompt_length", prompt, ""))
     if response is None:
-        response = max(1, min(round(usual["response_share_of_cap"] * run.response_cap), usual["response_tokens_at_most"]))
+        response = max(1, round(usual_mean(run.response_cap)))
         run.notes.append(Remark("response_length", response, ""))
     return prompt, response
 
