@@ -18,7 +18,7 @@ _BETWEEN = r"(?:=|[ \t]+(?:\\\n\s*)?|[\"']\s*,\s*[\"']|[\"']?\s*\n\s*-\s+[\"']?)
 
 
 def edited(text: str, read: ReadStart, changes: Changes) -> str | None:
-    """The file with other flags; None where it has no place for one of them. What it says must be read again."""
+    """Return the file with other flags; None where it has no place for one of them. What it says must be read again."""
     first = [change for change in changes if change[1]]
     for flag, before, after in (*first, *reversed([change for change in changes if not change[1]])):  # each right behind a flag
         changed = _changed(text, read, flag, before, after)
@@ -29,12 +29,12 @@ def edited(text: str, read: ReadStart, changes: Changes) -> str | None:
 
 
 def own_words(read: ReadStart, changes: Changes) -> Changes:
-    """The changes with flags as the file spells them."""
+    """Return the changes with flags as the file spells them."""
     return tuple((_spelled(read, flag) or flag, before, after) for flag, before, after in changes)
 
 
 def diff_lines(before: str, after: str) -> tuple[str, ...]:
-    """Lines that go (`-`) and come (`+`), in order."""
+    """Return lines that go (`-`) and come (`+`), in order."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
     return tuple(line for line in list(lines)[2:] if not line.startswith("@@"))
 
@@ -45,7 +45,7 @@ def _setting(read: ReadStart, flag: str) -> str:
 
 
 def _spelled(read: ReadStart, flag: str) -> str:
-    """The flag's name in the command; empty where it does not say it."""
+    """Return the flag's name in the command; empty where it does not say it."""
     one = read.said.get(_setting(read, flag))
     return re.split("[= ]", one.source)[0] if one is not None and one.source.startswith("-") else ""
 
@@ -66,8 +66,8 @@ def _changed(text: str, read: ReadStart, flag: str, before: str, after: str) -> 
 
 
 def _assigned(text: str, name: str, before: str, after: str) -> str | None:
-    """With another value of the variable that stands behind a flag, where the file sets it in one place; with the value in
-    place of one that it does not set."""
+    """Return the text with another value of the variable that stands behind a flag, where the file sets it in one place; with
+    the value in place of one that it does not set."""
     word = re.search(rf"(?<![\w-]){re.escape(name)}{_BETWEEN}[\"']?(\$(?:\{{(\w+)\}}|(\w+)|\{{(\w+)\b))", text)
     if word is None:
         return None
@@ -80,7 +80,7 @@ def _assigned(text: str, name: str, before: str, after: str) -> str | None:
 
 
 def _key(read: ReadStart, flag: str) -> str:
-    """The last name of a key that a YAML beside the command has; empty where none has it."""
+    """Return the last name of a key that a YAML beside the command has; empty where none has it."""
     setting = _setting(read, flag)
     one = read.said.get(setting)
     if one is None or one.source.startswith("-") or " of " not in one.source:
@@ -90,7 +90,7 @@ def _key(read: ReadStart, flag: str) -> str:
 
 
 def _place(text: str, name: str, value: str) -> re.Match[str] | None:
-    """Where a flag with its value stands; None where that is nowhere, or in several places."""
+    """Return where a flag with its value stands; None where that is nowhere, or in several places."""
     last = rf"{_BETWEEN}{re.escape(value)}" if value else ""
     places = list(re.finditer(rf"(?<![\w-]){re.escape(name)}{last}(?![\w.-])", text))
     return places[0] if len(places) == 1 else None
@@ -107,7 +107,7 @@ def _removed(text: str, name: str, value: str) -> str | None:
 
 
 def _added(text: str, read: ReadStart, flag: str, value: str) -> str | None:
-    """Behind the first of the command's flags, or its model, that stands in one place."""
+    """Return the text with a flag behind the first of the command's flags, or its model, that stands in one place."""
     words = [one.source for one in read.said.values() if one.source.startswith("-")]
     for source in words:
         name, _, rest = source.partition(" ")

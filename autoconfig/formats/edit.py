@@ -44,7 +44,7 @@ Entry = tuple[yaml.Node, yaml.Node]
 
 
 def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
-    """The file's text with the better plan in it. Raises InputError listing the changes where it cannot be edited."""
+    """Return the file's text with the better plan in it. Raises InputError listing the changes where it cannot be edited."""
     source = answer.source
     if source.kind in ("script", "arguments", "plan"):
         return improved_script(answer, request)
@@ -71,7 +71,7 @@ def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
 
 
 def _elsewhere(source: CheckInput, scenario: Scenario, changes: Iterable[FlagChange]) -> str:
-    """Where the changes belong, if that is not the file; else empty."""
+    """Return where the changes belong, if that is not the file; else empty."""
     flags = [change.flag for change in changes]
     if source.kind == "megatron-log":
         return "it is the log of a run that was; the changes belong into its launch script"
@@ -83,7 +83,7 @@ def _elsewhere(source: CheckInput, scenario: Scenario, changes: Iterable[FlagCha
 
 
 def line_of(source: CheckInput, flag: str) -> int | None:
-    """The line of a file, from 1, in which an argument or a key stands, of a script the one of its value; None where it
+    """Return the line of a file, from 1, in which an argument or a key stands, of a script the one of its value; None where it
     does not stand there."""
     if source.script is not None and source.kind in ("script", "arguments"):
         place = place_of(source, flag)
@@ -114,7 +114,7 @@ def line_in(text: str, flag: str) -> int | None:
 
 
 def words_of(source: CheckInput, key: str) -> tuple[str, ...]:
-    """The arguments or keys that say one key of a plan (tp, mbs, sp, ...) in the file's own words."""
+    """Return the arguments or keys that say one key of a plan (tp, mbs, sp, ...) in the file's own words."""
     scenario, plan = source.question.scenario, source.plan
     value = getattr(plan, key, None)
     if not isinstance(value, int):
@@ -130,8 +130,8 @@ def words_of(source: CheckInput, key: str) -> tuple[str, ...]:
 
 
 def line_of_rule(source: CheckInput, violation: Violation, fixes: Iterable[FlagChange]) -> int | None:
-    """The line of a file that breaks a rule: of the first argument that its text names, or that says a key which it looks at,
-    or that the nearest legal plan changes; None where none of them stands in the file."""
+    """Return the line of a file that breaks a rule: of the first argument that its text names, or that says a key which it
+    looks at, or that the nearest legal plan changes; None where none of them stands in the file."""
     keys = next((rule.needs for rule in RULES if rule.id == violation.rule), ())
     named = (name.rstrip("-") for name in re.findall(r"(?<![\w-])--[a-z][\w-]*", violation.text))
     spelled = (word for key in keys for word in words_of(source, key))
@@ -140,7 +140,7 @@ def line_of_rule(source: CheckInput, violation: Violation, fixes: Iterable[FlagC
 
 
 def _written_anew(scenario: Scenario) -> str:
-    """The search that writes the files of the better plan of TRL."""
+    """Return the search that writes the files of the better plan of TRL."""
     work, adapters = scenario.workload, " --peft lora" * (scenario.numerics.peft != "none")
     return (
         f"autoconfig search --model {scenario.model.name} --gpus {scenario.cluster.num_gpus} --gpu {scenario.cluster.gpu.id} "
@@ -149,7 +149,7 @@ def _written_anew(scenario: Scenario) -> str:
 
 
 def _in_its_words(change: FlagChange, kind: str) -> FlagChange:
-    """LLaMA-Factory has the switch the other way round."""
+    """Return a change of checkpointing by the program's key, which LLaMA-Factory has the other way round."""
     if change.flag != CHECKPOINTING:
         return change
     if kind != "llama-factory":
@@ -158,7 +158,7 @@ def _in_its_words(change: FlagChange, kind: str) -> FlagChange:
 
 
 def changed(text: str, changes: Iterable[FlagChange]) -> str:
-    """The text with these changes, in the syntax that it has. Raises InputError."""
+    """Return the text with these changes, in the syntax that it has. Raises InputError."""
     changes = list(changes)
     if text.lstrip().startswith("{"):
         try:

@@ -62,19 +62,20 @@ RUN_LENGTH = {OVERRIDES: "train.train_iters={}", SFT: "max_steps: {}", **dict.fr
 
 
 def with_length(texts: Mapping[str, str], steps: int | None) -> dict[str, str]:
-    """The texts with the steps of the tokens that were asked for; None: none were, and the trainer's own number holds."""
+    """Return the texts with the steps of the tokens that were asked for; None: none were, and the trainer's own number
+    holds."""
     lines = {} if steps is None else {file: f"{line.format(steps)}\n" for file, line in RUN_LENGTH.items()}
     return {file: text + lines.get(file, "") for file, text in texts.items()}
 
 
 def as_trl(scenario: Scenario) -> Scenario:
-    """The scenario with TRL's layers and loss."""
+    """Return the scenario with TRL's layers and loss."""
     return replace(scenario, software=with_options(load_stack(trl.SOFTWARE), StackOptions(loss_fusion=trl.LOSS)))
 
 
 def trl_plan(scenario: Scenario, plan: TrainPlan) -> TrainPlan | None:
-    """The plan as TRL is to run it, whose unfused layers hold more than Megatron's: itself where it fits there, too, else the
-    fastest of data parallelism that does; None where none does."""
+    """Return the plan as TRL is to run it, whose unfused layers hold more than Megatron's: itself where it fits there, too,
+    else the fastest of data parallelism that does; None where none does."""
     own = as_trl(scenario)
     local = plan.replace(dist_opt=False)  # nothing to shard of the optimizer state of adapters
     if report_plan(own, local, None).confidence.fit_probability >= LIKELY:
@@ -85,7 +86,7 @@ def trl_plan(scenario: Scenario, plan: TrainPlan) -> TrainPlan | None:
 
 
 def trl_differs(scenario: Scenario, plan: TrainPlan, texts: Collection[str]) -> str:
-    """What the files of TRL do otherwise than the plan, or why there are none; empty where they do the same."""
+    """Return what the files of TRL do otherwise than the plan, or why there are none; empty where they do the same."""
     if SFT not in texts:
         odd = ", ".join(trl.refused(scenario, plan)) or "no micro-batch that its layers have the memory for"
         return f"no {SFT}: TRL cannot say {odd}; autoconfig search --format trl ranks what TRL runs"
@@ -101,7 +102,7 @@ def trl_differs(scenario: Scenario, plan: TrainPlan, texts: Collection[str]) -> 
 
 
 def fine_tuning_command(scenario: Scenario, folder: Path, texts: Collection[str]) -> str:
-    """What starts the plan: TRL where it can, else a recipe of Megatron-Bridge."""
+    """Return what starts the plan: TRL where it can, else a recipe of Megatron-Bridge."""
     for file, command in (("train.yaml", "llamafactory-cli train"), ("axolotl.yaml", "axolotl train")):
         if file in texts:
             return f"{command} {shlex.quote(str(folder / file))}"

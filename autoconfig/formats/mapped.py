@@ -90,7 +90,7 @@ class MappedFormat:
         return wish_of(self.table)
 
     def read(self, document: Document) -> CheckInput:
-        """The record of a file. Raises InputError, UnsupportedError."""
+        """Return the record of a file. Raises InputError, UnsupportedError."""
         section, assumed, more = document.section(), list[Remark](), list[Remark]()
         own = self.hooks.begin(document, section, more)
         model = self._model(document, section, assumed)
@@ -114,7 +114,7 @@ class MappedFormat:
         return record(document, run, section, spell, wish)
 
     def _model(self, document: Document, section: Section, assumed: list[Remark]) -> ModelSpec:
-        """The model that the file names. Raises InputError."""
+        """Return the model that the file names. Raises InputError."""
         if self.hooks.model_of is not None:
             return self.hooks.model_of(document, assumed)
         entry = next((entry for entry in self.table.entries if entry.name == "model"), None)
@@ -122,27 +122,27 @@ class MappedFormat:
         return model_named(document, name, assumed, **self.table.more.get("names", {}))
 
     def values(self, scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
-        """The nested values of the file of a plan."""
+        """Return the nested values of the file of a plan."""
         content = fields_of(scenario, plan)
         self.hooks.written(scenario, plan, content)
         return written(self.table, content)
 
     def settings(self, scenario: Scenario, plan: TrainPlan) -> Settings:
-        """The values that depend on the plan, by path."""
+        """Return the values that depend on the plan, by path."""
         patterns = tuple(self.table.more["says"].get("settings", ["*"]))
         paths = flat(self.values(scenario, plan))
         own = {path: texts for path, texts in paths.items() if matches(patterns, path)}
         return {**own, **self.hooks.settings(scenario, plan)}
 
     def refused(self, scenario: Scenario, plan: TrainPlan) -> list[str]:
-        """What the format has no words for."""
+        """Return what the format has no words for."""
         says = self.table.more["says"]
         shown, packs = self.hooks.shown(scenario, plan), says.get("packs", False)
         odd = foreign(scenario, shown, says["keys"], says.get("numerics", {}), packs=packs, options=says.get("options", ()))
         return [*odd, *self.hooks.refused(scenario, plan)]
 
     def write(self, scenario: Scenario, plan: TrainPlan) -> Written:
-        """The file of a plan."""
+        """Return the file of a plan."""
         syntax = self.table.more["syntax"]
         text = SYNTAXES[syntax](self.values(scenario, plan))
         top = "" if syntax == "json" else f"# {head(scenario, plan)}\n{self.hooks.comment(scenario)}"
@@ -166,7 +166,7 @@ def run_fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def wish_of(table: Map) -> Constraints:
-    """Which plans a format can say."""
+    """Return which plans a format can say."""
     fixed = {key: frozenset(values) for key, values in table.more.get("wish", {}).items()}
     if "recompute" in fixed:
         fixed["recompute"] = frozenset(map(Recompute.parse, fixed["recompute"]))
@@ -174,7 +174,7 @@ def wish_of(table: Map) -> Constraints:
 
 
 def fields_of(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
-    """What a plan says, in the names of maps."""
+    """Return what a plan says, in the names of maps."""
     keys = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "dp", "dist_opt", "fsdp", "offload", "first", "last")
     return {
         **{key: getattr(plan, key) for key in keys},

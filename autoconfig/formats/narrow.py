@@ -73,7 +73,7 @@ def _fixed(texts: Iterable[str]) -> dict[str, set[str]]:
 
 
 def _wish(numerics: Mapping[str, object], form: str, software: str | None) -> Constraints:
-    """What the format's plans are held to, with these numerics."""
+    """Return what the format's plans are held to, with these numerics."""
     wish = DEEPSPEED.wish if form == "trl" and software == ZERO else WRITERS[form].wish
     if form not in EXPORTED:
         return wish
@@ -85,9 +85,9 @@ def _wish(numerics: Mapping[str, object], form: str, software: str | None) -> Co
 
 
 def _with_buckets(request: Request, form: str) -> Request:
-    """The request with sizes of DeepSpeed's buckets that the file has: where it says them and nobody asked for others, those
-    that transformers' Trainer fills in for `auto` (integrations/deepspeed.py: the hidden size squared); DeepSpeed's own of a
-    file of accelerate, which has no words for them."""
+    """Return the request with sizes of DeepSpeed's buckets that the file has: where it says them and nobody asked for others,
+    those that transformers' Trainer fills in for `auto` (integrations/deepspeed.py: the hidden size squared); DeepSpeed's own
+    of a file of accelerate, which has no words for them."""
     if request.switches.get("zero_bucket") is not None or load_stack(request.software or DEFAULT_STACK).sharding != "deepspeed":
         return request
     if form not in OF_ACCELERATE:
@@ -116,7 +116,7 @@ class Sayable:
         return not words
 
     def lines(self) -> list[str]:
-        """Sentences of what is left out, the fastest first."""
+        """Return sentences of what is left out, the fastest first."""
         texts = []
         for words, plans in list(self.refused.items())[:LEFT_OUT]:
             more = f" and {len(plans) - 1:,} more" if len(plans) > 1 else ""
@@ -132,7 +132,7 @@ LEFT_OUT = 4
 def search_sayable(
     given: Mapping[str, Any], form: str, progress: Callable[[str], None] | None = None, *, whole: bool = False
 ) -> tuple[SearchAnswer, list[str]]:
-    """The best plans that the format can say, and what it leaves out, as sentences. Raises InputError."""
+    """Return the best plans that the format can say, and what it leaves out, as sentences. Raises InputError."""
     says, writer = Sayable(form), WRITERS[form]
     answer = search(_with_buckets(request_of(narrowed(given, form)), form), progress, whole=whole, says=says)
     scenario = answer.question.scenario

@@ -57,22 +57,22 @@ hybrids, whose names differ."""
 
 
 def names_of(model: ModelSpec) -> Names | None:
-    """The names of a model's layers; None where its family is not known."""
+    """Return the names of a model's layers; None where its family is not known."""
     family = family_of_name(model.name) or ""
     return BY_TYPE.get(model.model_type or _OF_CATALOGUE.get(family, family))
 
 
 def named_modules(model: ModelSpec, modules: tuple[str, ...]) -> list[str]:
-    """What PEFT is told of these of Megatron's layers: their names, or ALL_LINEAR for all of them in an unknown family; empty
-    for some of an unknown family."""
+    """Return what PEFT is told of these of Megatron's layers: their names, or ALL_LINEAR for all of them in an unknown family;
+    empty for some of an unknown family."""
     if (names := names_of(model)) is not None:
         return [name for module in modules for name in names[module]]
     return [ALL_LINEAR] if set(modules) == set(LORA_MODULES) else []
 
 
 def modules_named(model: ModelSpec, texts: set[str]) -> tuple[tuple[str, ...], list[str]]:
-    """(Megatron's layers that hold the layers of these names, the names that the model has not); names of an unknown family are
-    taken as Llama's."""
+    """Return (Megatron's layers that hold the layers of these names, the names that the model has not); names of an unknown
+    family are taken as Llama's."""
     table = names_of(model) or LLAMA
     holders = {
         text: [module for module, theirs in table.items() if any(_same(text, name) for name in (module, *theirs))]
@@ -83,5 +83,5 @@ def modules_named(model: ModelSpec, texts: set[str]) -> tuple[tuple[str, ...], l
 
 
 def _same(text: str, name: str) -> bool:
-    """Whether one name is the end of the other, at a dot."""
+    """Return whether one name is the end of the other, at a dot."""
     return text == name or text.endswith(f".{name}") or name.endswith(f".{text}")

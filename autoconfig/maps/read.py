@@ -24,7 +24,7 @@ class Reading:
     not_modelled: list[Remark] = field(default_factory=list)
 
     def place(self, name: str) -> str:
-        """Where in the file the key of an entry stands."""
+        """Return where in the file the key of an entry stands."""
         return self.section.place(_path(self.section, self.table.entry(name).keys))
 
 
@@ -49,7 +49,7 @@ def read_entry(entry: FieldRow, section: Section) -> Any:
 
 
 def remarks_of(table: Map, section: Section, fields: Mapping[str, Any] | None = None) -> list[Remark]:
-    """What of a section matters and no formula reads."""
+    """Return what of a section matters and no formula reads."""
     fields = fields or {}
     return [
         Remark(
@@ -65,7 +65,7 @@ def remarks_of(table: Map, section: Section, fields: Mapping[str, Any] | None = 
 
 
 def holds(when: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
-    """Whether the fields have the values that a condition names."""
+    """Return whether the fields have the values that a condition names."""
     return all(_holds(wanted, fields.get(name)) for name, wanted in when.items())
 
 
@@ -76,7 +76,7 @@ def _holds(wanted: Any, value: Any) -> bool:
 
 
 def is_said(section: Section, key: str, rule: KeyRule) -> bool:
-    """Whether the key, or any below it, has a value that the rule is about."""
+    """Return whether the key, or any below it, has a value that the rule is about."""
     there = [path for path in section.flat if path == key or path.startswith(f"{key}.")]
     section.used.update(there)
     return any([rule.holds(section.flat[path]) and rule.holds(section.get(path)) for path in there])
@@ -101,11 +101,11 @@ def _read_entry(entry: FieldRow, reading: Reading) -> None:
     value = fields.get(entry.name)
     if value is not None:
         section.used.update(name for key in entry.keys for name in key.split("|"))
-    if value is None and entry.keys:
+    elif entry.keys:
         value = _joined(entry, section) if entry.joined else _value(entry, section)
     if value is None and entry.needed:
         raise InputError(needed_text(entry))
-    if value is None and entry.same_as:
+    if value is None:
         value = fields.get(entry.same_as)
     if value is None and entry.default is not None:
         value = entry.default
@@ -116,14 +116,14 @@ def _read_entry(entry: FieldRow, reading: Reading) -> None:
 
 
 def needed_text(entry: FieldRow) -> str:
-    """What is missing, and how to say it."""
+    """Return what is missing, and how to say it."""
     if not entry.keys or ("*" in entry.errors and not entry.values):
         return entry.errors["*"]
     return f"{entry.keys[0]} is not in the file: add it, or say --set {entry.keys[0]}=N"
 
 
 def _value(entry: FieldRow, section: Section) -> Any:
-    """The value of an entry's keys. Raises InputError for one of another type."""
+    """Return the value of an entry's keys. Raises InputError for one of another type."""
     path = _path(section, entry.keys)
     section.used.add(path)
     if matches(entry.open, str(section.flat.get(path)).lower()):
@@ -140,14 +140,14 @@ def _value(entry: FieldRow, section: Section) -> Any:
 
 
 def _path(section: Section, keys: tuple[str, ...]) -> str:
-    """The first key with a value; one that is left open counts where no other is there."""
+    """Return the first key with a value; one that is left open counts where no other is there."""
     there = [key for key in keys if section.flat.get(key) not in (None, "None", {})]
     closed = [key for key in there if str(section.flat[key]).strip() not in section.open_words]
     return next(iter(closed or there or keys), "")
 
 
 def _joined(entry: FieldRow, section: Section) -> str:
-    """The words of all keys, the defaults where nothing is said."""
+    """Return the words of all keys, the defaults where nothing is said."""
     words = []
     for keys, default in zip(entry.keys, entry.default, strict=True):
         names = tuple(keys.split("|"))
@@ -164,7 +164,7 @@ def _joined(entry: FieldRow, section: Section) -> str:
 
 
 def _meaning(entry: FieldRow, section: Section, value: Any) -> dict[str, Any]:
-    """The fields that a value says. Raises InputError, UnsupportedError."""
+    """Return the fields that a value says. Raises InputError, UnsupportedError."""
     word = str(value).lower() if isinstance(value, bool) else str(value)
     key = _path(section, entry.keys)
     meaning = entry.fields_of(word)

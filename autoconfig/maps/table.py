@@ -98,14 +98,14 @@ class FieldRow:
             raise ValueError(f"{self.name}: a value for every word makes certain what is not understood: name the words")
 
     def fields_of(self, word: str) -> dict[str, Any] | None:
-        """The fields that a word says; None where the table does not hold it."""
+        """Return the fields that a word says; None where the table does not hold it."""
         value = looked_up(self.values, word)
         if value is None:
             return None
         return dict(value) if isinstance(value, dict) else {self.name: value}
 
     def word_of(self, said: Mapping[str, Any]) -> str | None:
-        """The word that says these fields; None where none does."""
+        """Return the word that says these fields; None where none does."""
         for word in self.values:
             wanted = {} if set("*?") & set(word) else self.fields_of(word)
             if wanted and all(said.get(name) == value for name, value in wanted.items()):
@@ -131,7 +131,7 @@ class KeyRule:
     error: bool = False
 
     def holds(self, value: object) -> bool:
-        """Whether the rule is about this value."""
+        """Return whether the rule is about this value."""
         word = str(value).lower()
         return matches(self.only, word) if self.only else switches_on(word) and word not in self.usual
 
@@ -149,11 +149,11 @@ class Map:
     """What else the table says, for those who use it."""
 
     def changes_nothing(self, path: str) -> bool:
-        """Whether a key is known to change neither memory nor time."""
+        """Return whether a key is known to change neither memory nor time."""
         return matches(self.harmless, path)
 
     def beside(self, other: Map) -> Map:
-        """This map with the rules and the harmless keys of another one."""
+        """Return this map with the rules and the harmless keys of another one."""
         return replace(
             self,
             refused=(*other.refused, *self.refused),
@@ -162,23 +162,23 @@ class Map:
         )
 
     def below(self, path: str) -> Map:
-        """The part of the map whose keys stand below a path."""
+        """Return the part of the map whose keys stand below a path."""
         entries = (entry for entry in self.entries if all(key.startswith(f"{path}.") for key in entry.keys or ("",)))
         refused = (rule for rule in self.refused if all(key.startswith(f"{path}.") for key in rule.keys))
         return Map(source=self.source, entries=tuple(entries), refused=tuple(refused))
 
     def entry(self, name: str) -> FieldRow:
-        """The entry of this name."""
+        """Return the entry of this name."""
         return next(entry for entry in self.entries if entry.name == name)
 
 
 def matches(patterns: tuple[str, ...], word: str) -> bool:
-    """Whether one of the patterns holds for the word."""
+    """Return whether one of the patterns holds for the word."""
     return any(fnmatchcase(word, pattern) for pattern in patterns)
 
 
 def looked_up(table: Mapping[str, Any], word: str) -> Any:
-    """What a table says of a word, else of the first pattern that holds for it; None: nothing."""
+    """Return what a table says of a word, else of the first pattern that holds for it; None: nothing."""
     lower = word.lower()
     exact = table.get(lower, table.get(word))
     if exact is not None:
@@ -187,13 +187,13 @@ def looked_up(table: Mapping[str, Any], word: str) -> Any:
 
 
 def switches_on(value: object) -> bool:
-    """Whether a value of a key is none of those that switch nothing on."""
+    """Return whether a value of a key is none of those that switch nothing on."""
     return str(value).lower() not in NOTHING
 
 
 def map_of(table: Mapping[str, Any]) -> Map:
-    """The map of a table. Raises ValueError for keys that no map has, for one that takes any key or word for known, and for a
-    condition on a field that nothing says."""
+    """Return the map of a table. Raises ValueError for keys that no map has, for one that takes any key or word for known, and
+    for a condition on a field that nothing says."""
     more = dict(table)
     entries = _rows({"fields": more.pop("fields", {})})
     entries += [row for section in more.pop("section", ()) for row in _rows(section)]
@@ -206,7 +206,7 @@ def map_of(table: Mapping[str, Any]) -> Map:
 
 
 def _rows(section: Mapping[str, Any]) -> list[FieldRow]:
-    """The entries of a section, below its path and under its condition."""
+    """Return the entries of a section, below its path and under its condition."""
     at, when = section.get("at", ""), section.get("when", {})
     before = [f"{path}." if path else "" for path in (at if isinstance(at, list) else [at])]
     rows = [FieldRow(name=name, **_tuples(FieldRow, row)) for name, row in section["fields"].items()]
@@ -232,13 +232,13 @@ def _check_conditions(entries: Iterable[FieldRow], rules: Iterable[KeyRule], of_
 
 @cache
 def load_map(name: str) -> Map:
-    """The map of this name in the package's data."""
+    """Return the map of this name in the package's data."""
     file = resources.files("autoconfig") / "data" / "maps" / f"{name}.toml"
     return map_of(tomllib.loads(file.read_text(encoding="utf-8")))
 
 
 def _rules(row: Mapping[str, Any]) -> list[KeyRule]:
-    """The rules of a row, one for each key where it says a reason for each."""
+    """Return the rules of a row, one for each key where it says a reason for each."""
     if isinstance(row.get("why"), dict):
         return [rule for key, why in row["why"].items() for rule in _rules({**row, "keys": [key], "why": why})]
     effect = {"effect": Effect[row["effect"].upper()]} if "effect" in row else {}
@@ -246,7 +246,7 @@ def _rules(row: Mapping[str, Any]) -> list[KeyRule]:
 
 
 def _tuples(kind: type, row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with lists as tuples. Raises ValueError for names that are none of its fields."""
+    """Return a row with lists as tuples. Raises ValueError for names that are none of its fields."""
     if odd := set(row) - {one.name for one in fields(kind)}:
         raise ValueError(f"{', '.join(sorted(odd))}: no key of a {kind.__name__} of a map")
     return {name: tuple(value) if isinstance(value, list) and name != "default" else value for name, value in row.items()}

@@ -53,7 +53,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def load_yaml(text: str) -> Any:
-    """The values of a YAML document. Raises InputError for tags, aliases without end, depth, size, several documents."""
+    """Return the values of a YAML document. Raises InputError for tags, aliases without end, depth, size, several documents."""
     require_short(text, "YAML file")
     spend(5 + len(text) / 8)
     depth, aliases = 0, 0
@@ -83,7 +83,7 @@ def load_yaml(text: str) -> Any:
 
 
 def load_json(text: str) -> Any:
-    """The values of a JSON document. Raises InputError."""
+    """Return the values of a JSON document. Raises InputError."""
     require_short(text, "JSON file")
     spend(5 + len(text) / 8)
     try:
@@ -93,7 +93,7 @@ def load_json(text: str) -> Any:
 
 
 def load_toml(text: str) -> Any:
-    """The values of a TOML document. Raises InputError."""
+    """Return the values of a TOML document. Raises InputError."""
     require_short(text, "TOML file")
     _spend_toml(text)
     try:
@@ -103,14 +103,14 @@ def load_toml(text: str) -> Any:
 
 
 def _spend_toml(text: str) -> None:
-    """What tomllib takes: of a key with dots the square of their number, and for each line the depth of its table."""
+    """Return what tomllib takes: of a key with dots the square of their number, and for each line the depth of its table."""
     lines = text.split("\n")
     depth = max((line.count(".") for line in lines if line.lstrip().startswith("[")), default=0)
     spend(len(text) / 2 + len(lines) * (1 + depth / 2) + sum(line.count(".") ** 2 for line in lines) / 4)
 
 
 def _bounded(values: Any) -> Any:
-    """The values where they are few enough, however often an alias repeats them."""
+    """Return the values where they are few enough, however often an alias repeats them."""
     left, waiting = MAX_NODES, [(values, 0)]
     while waiting:
         value, depth = waiting.pop()
@@ -130,7 +130,7 @@ def _bounded(values: Any) -> Any:
 
 
 def leaves(values: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted path, value) of everything that is no mapping."""
+    """Yield (dotted path, value) of everything that is no mapping."""
     for key, value in values.items():
         path = f"{before}{key}"
         spend(1 + len(path) / 8)
@@ -178,19 +178,19 @@ class Section:
                 self.flat[path or name] = load_yaml(text)
 
     def rename(self, words: Mapping[str, str]) -> None:
-        """Values of the file's own words under the paths that they are asked for by: path -> word."""
+        """Return values of the file's own words under the paths that they are asked for by: path -> word."""
         for path, word in words.items():
             if word != path and word in self.flat and path not in self.flat:
                 self.flat[path] = self.flat.pop(word)
                 self.own_words[path] = word
 
     def has(self, *paths: str) -> bool:
-        """One of these is there, be it a value or a mapping."""
+        """Return whether one of these is there, be it a value or a mapping."""
         spend(len(paths) * len(self.flat) / 4)
         return any(path in self.flat or any(at.startswith(f"{path}.") for at in self.flat) for path in paths)
 
     def get(self, *paths: str) -> Any:
-        """The first of these that is there and not null. Raises InputError where its value is not known."""
+        """Return the first of these that is there and not null. Raises InputError where its value is not known."""
         for path in paths:
             self.used.add(path)
             value = self.flat.get(path)
@@ -222,13 +222,13 @@ class Section:
         return text
 
     def _referred(self, path: str, name: str) -> str | None:
-        """The path that a reference names: beside its own where it begins with a dot, else from the top."""
+        """Return the path that a reference names: beside its own where it begins with a dot, else from the top."""
         beside = f"{path.rpartition('.')[0]}{name}".lstrip(".")
         paths = [beside] if name.startswith(".") else [name, name.removeprefix(f"{self.prefix}.")]
         return next((one for one in paths if one in self.flat), None)
 
     def _default(self, match: re.Match[str]) -> str:
-        """`${NAME:default}` inside a longer text: what the caller says NAME is, else the default."""
+        """Return for `${NAME:default}` inside a longer text what the caller says NAME is, else the default."""
         default = _DEFAULTED.fullmatch(match[1].strip())
         return self.settings.get(default[1], default[2]) if default else self.settings.get(match[1].strip(), match[0])
 
@@ -245,7 +245,7 @@ class Section:
         return _OPERATIONS[match[1]](*numbers)
 
     def place(self, path: str) -> str:
-        """`path (line N)`, where one line only has such a key; in the file's own words."""
+        """Return `path (line N)`, where one line only has such a key; in the file's own words."""
         path = self.own_words.get(path, path)
         key = re.escape(path.rpartition(".")[2])
         spend(len(self.text) / 8)
@@ -257,7 +257,7 @@ class Section:
         return f"{path} (line {lines[0]})" if len(lines) == 1 else path
 
     def whole(self, *paths: str) -> int | None:
-        """A whole number. Raises InputError for anything else."""
+        """Return a whole number. Raises InputError for anything else."""
         value = self.get(*paths)
         if value is None:
             return None
@@ -268,7 +268,7 @@ class Section:
         return int(float(text))
 
     def count(self, *paths: str) -> int | None:
-        """A whole number of at least 1."""
+        """Return a whole number of at least 1."""
         value = self.whole(*paths)
         if value is not None and value < 1:
             raise InputError(f"{self._of(paths)} is {value}; it must be at least 1")
@@ -287,7 +287,7 @@ class Section:
         return number
 
     def flag(self, *paths: str, default: bool = False) -> bool:
-        """True or false."""
+        """Return true or false."""
         value = self.get(*paths)
         if value is None:
             return default
@@ -298,7 +298,7 @@ class Section:
         return bool(value)
 
     def word(self, *paths: str) -> str | None:
-        """A text."""
+        """Return a text."""
         value = self.get(*paths)
         if value is None:
             return None
@@ -310,5 +310,5 @@ class Section:
         return self.place(next((path for path in paths if self.flat.get(path) is not None), paths[0]))
 
     def unused(self) -> tuple[str, ...]:
-        """Paths that nothing read."""
+        """Return the paths that nothing read."""
         return tuple(path for path in self.flat if path not in self.used)

@@ -13,7 +13,7 @@ from autoconfig.maps.table import FieldRow, Map
 
 
 def written(table: Map, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The nested values of a file that says these fields, in the order of the map."""
+    """Return the nested values of a file that says these fields, in the order of the map."""
     values: dict[str, Any] = {}
     for path, value in written_paths(table, fields):
         *parents, last = path.split(".")
@@ -25,7 +25,7 @@ def written(table: Map, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def written_paths(table: Map, fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Path and value of everything that is written."""
+    """Yield path and value of everything that is written."""
     names = dict(fields)
     for entry in (one for one in table.entries if holds(one.when, names)):
         if entry.constant is not None:
@@ -60,17 +60,17 @@ def _typed(entry: FieldRow, value: Any) -> Any:
 
 
 def json_text(values: Mapping[str, Any]) -> str:
-    """A file of JSON."""
+    """Return a file of JSON."""
     return json.dumps(values, indent=2) + "\n"
 
 
 def yaml_text(values: Mapping[str, Any]) -> str:
-    """A file of YAML."""
+    """Return a file of YAML."""
     return str(yaml.safe_dump(dict(values), sort_keys=False))
 
 
 def toml_text(values: Mapping[str, Any]) -> str:
-    """A file of TOML: a table for each mapping, however deep."""
+    """Return a file of TOML: a table for each mapping, however deep."""
     return "\n".join([*_tables(values, ""), ""])
 
 

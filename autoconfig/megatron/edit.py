@@ -140,8 +140,8 @@ def _batch(source: CheckInput, wanted: Scenario) -> FlagChange:
 
 
 def same_software(read: Scenario, wanted: Scenario, plan: TrainPlan) -> bool:
-    """Whether two scenarios have the same stack, but for overlaps that `plan` cannot have and of which its arguments therefore
-    say nothing."""
+    """Return whether two scenarios have the same stack, but for overlaps that `plan` cannot have and of which its arguments
+    therefore say nothing."""
     a, b = read.software, wanted.software
     overlaps = {name: getattr(b.time, name) for name in ("overlap_grad_reduce", "overlap_param_gather", "tp_overlap_share")}
     written = overlap_arguments(read, plan) == overlap_arguments(wanted, plan)

@@ -25,12 +25,12 @@ LIGER = ("use_liger_kernel", "enable_liger_kernel", "use_liger")
 
 
 def is_fused(section: Section) -> bool:
-    """Whether Liger's kernels are asked for."""
+    """Return whether Liger's kernels are asked for."""
     return any([str(section.get(key)).lower() not in ("none", "false", "0", "") for key in LIGER])
 
 
 def stack_of(section: Section, document: Document, assumed: list[Remark]) -> str:
-    """The stack of a file that says how a trainer is sharded and not which layers it has."""
+    """Return the stack of a file that says how a trainer is sharded and not which layers it has."""
     fused = is_fused(section)
     if not fused and document.request.software is None:
         why = f"the Trainer's own layers and loss, which holds the logits (with Liger's kernels: --set {LIGER[0]}=true)"

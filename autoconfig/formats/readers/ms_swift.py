@@ -28,7 +28,7 @@ SWIFT = load_map("ms_swift")
 
 
 def read(document: Document) -> CheckInput:
-    """The record. GPUs: NPROC_PER_NODE x NNODES, else `--gpus`. Raises InputError, UnsupportedError."""
+    """Return the record. GPUs: NPROC_PER_NODE x NNODES, else `--gpus`. Raises InputError, UnsupportedError."""
     notes: tuple[str, ...] = ()
     launcher: tuple[str, ...] = ()
     launched: int | None = None
@@ -51,7 +51,7 @@ def read(document: Document) -> CheckInput:
 
 
 def _on_device_map(variables: Mapping[str, object], gpus: int | None) -> int | None:
-    """GPUs, where each process has one: more visible GPUs than processes of a node share the layers of a model.
+    """Return the GPUs, where each process has one: more visible GPUs than processes of a node share the layers of a model.
 
     swift/cli/main.py of ms-swift starts one process without NPROC_PER_NODE and NNODES. Raises UnsupportedError.
     """
@@ -124,7 +124,8 @@ def _megatron(document: Document, section: Section, gpus: int | None, node: int 
 
 
 def _with_adapters(report: CheckInput, section: Section) -> CheckInput:
-    """The record with adapters: on all linear layers unless said, whose names are Megatron's. Raises InputError for others."""
+    """Return the record with adapters: on all linear layers unless said, whose names are Megatron's. Raises InputError for
+    others."""
     named = section.get("target_modules")
     texts = [] if named is None else named if isinstance(named, list) else str(named).split()
     layers = {str(text) for text in texts} or {ALL_LINEAR}

@@ -16,7 +16,7 @@ SWIFT = load_map("ms_swift").more
 
 
 def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
-    """The arguments that depend on the plan."""
+    """Return the arguments that depend on the plan."""
     texts: Settings = {}
     for flag, values in plan_flags(scenario, plan).items():
         if flag not in SWIFT["sets_itself"]:
@@ -27,7 +27,7 @@ def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
 
 
 def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
-    """What it has no arguments for."""
+    """Return what it has no arguments for."""
     odd = foreign(scenario, plan, **SWIFT["says"])
     if plan.cp > 1 and (scenario.model.window_size or scenario.model.attention_sinks):
         odd.append(f"cp={plan.cp} of windows or sinks, whose exchange it does not say (--cp-comm-type)")
@@ -35,13 +35,13 @@ def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
 
 
 def _checkpoint(model: ModelSpec) -> str:
-    """The id on the hub that ms-swift loads, where the catalogue knows one; else the model's name."""
+    """Return the id on the hub that ms-swift loads, where the catalogue knows one; else the model's name."""
     name = catalogue_name(model) or model.name
     return hub_id(name) or name
 
 
 def write(scenario: Scenario, plan: TrainPlan) -> Written:
-    """swift.sh."""
+    """Return swift.sh."""
     cluster, dtype = scenario.cluster, "float16" if scenario.numerics.precision == "fp16" else "bfloat16"
     per_node = min(cluster.gpus_per_node, cluster.num_gpus)
     arguments = {

@@ -29,7 +29,7 @@ SFT, LAUNCH = "sft.yaml", "accelerate.yaml"
 
 
 def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
-    """The values of both files that depend on the plan."""
+    """Return the values of both files that depend on the plan."""
     launch = ACCELERATE.settings(scenario, plan).items()
     return {
         "per_device_train_batch_size": (str(plan.mbs),),
@@ -40,7 +40,7 @@ def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
 
 
 def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
-    """What TRL's trainer does not do, or accelerate has no words for."""
+    """Return what TRL's trainer does not do, or accelerate has no words for."""
     zero = scenario.software.sharding == "deepspeed"
     recompute = NONE if plan.recompute == FULL else plan.recompute
     shown = plan.replace(dist_opt=plan.dist_opt and zero, recompute=recompute)  # nothing to shard of adapters' state
@@ -48,7 +48,7 @@ def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
 
 
 def refused_by_trainer(scenario: Scenario, plan: TrainPlan) -> list[str]:
-    """What Hugging Face's Trainer with PEFT does not do, whatever shards it."""
+    """Return what Hugging Face's Trainer with PEFT does not do, whatever shards it."""
     odd = [f"{key}={value}" for key in ("tp", "cp") if (value := getattr(plan, key)) > 1]
     if reason := _odd_model(scenario.model):
         odd.append(f"{reason} of {scenario.model.name}")
@@ -65,14 +65,14 @@ def refused_by_trainer(scenario: Scenario, plan: TrainPlan) -> list[str]:
 
 
 def narrow(scenario: Scenario, plan: TrainPlan) -> Scenario:
-    """The scenario without what `dtype: bfloat16` says of it: sharded weights are made fp32."""
+    """Return the scenario without what `dtype: bfloat16` says of it: sharded weights are made fp32."""
     if scenario.numerics.precision != "bf16" or plan.fsdp:
         return scenario
     return replace(scenario, numerics=replace(scenario.numerics, weights_are_masters=False))
 
 
 def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
-    """The Trainer's settings, by TRL's words."""
+    """Return the Trainer's settings, by TRL's words."""
     numerics, workload = scenario.numerics, scenario.workload
     checkpoint = "" if scenario.model.model_type else hub_id(scenario.model.name)
     words: dict[str, Any] = {
@@ -110,7 +110,7 @@ def lines_of(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def write(scenario: Scenario, plan: TrainPlan) -> Written:
-    """sft.yaml."""
+    """Return sft.yaml."""
     words = values(scenario, plan)
     words.pop("use_liger_kernel", None)  # TRL's own loss holds no logits
     named = "model_name_or_path" in words
@@ -142,7 +142,8 @@ _OPTIM = {"adafactor": "adafactor", "adam8bit": "adamw_bnb_8bit", "paged_adam8bi
 
 
 def unsharded(numerics: Mapping[str, object]) -> str:
-    """What bitsandbytes keeps, and weights without fp32 copies, which accelerate makes of shards, in words; empty: nothing."""
+    """Return what bitsandbytes keeps, and weights without fp32 copies, which accelerate makes of shards, in words; empty:
+    nothing."""
     frozen, optimizer = numerics.get("frozen_dtype"), numerics.get("optimizer")
     states = {
         f"weights in {frozen}": frozen in FROZEN_BYTES,
@@ -153,7 +154,7 @@ def unsharded(numerics: Mapping[str, object]) -> str:
 
 
 def weights_dtype(scenario: Scenario) -> str:
-    """In what `from_pretrained` loads the weights: trl 1.16 takes float32 where `dtype` is not said
+    """Return in what `from_pretrained` loads the weights: trl 1.16 takes float32 where `dtype` is not said
     (trl/trainer/model_config.py), and autocasts its products with `bf16: true`. Frozen weights are priced in 16 bits; those
     that are trained in fp32, as accelerate 1.15 makes them under FSDP (utils/fsdp_utils.py, accelerator.py: `upcasting`), but
     for those that are trained in bf16 without copies."""
@@ -166,12 +167,12 @@ def weights_dtype(scenario: Scenario) -> str:
 
 
 def _checkpoints(scenario: Scenario, plan: TrainPlan) -> bool:
-    """Whether the trainer recomputes; under FSDP accelerate does, and transformers.Trainer raises where both are to."""
+    """Return whether the trainer recomputes; under FSDP accelerate does, and transformers.Trainer raises where both are to."""
     return plan.recompute == FULL and not (plan.fsdp and scenario.software.sharding != "deepspeed")
 
 
 def _odd_model(model: ModelSpec) -> str:
-    """What of a model trl.SFTTrainer does not train or PEFT's names do not hold; empty for a dense decoder."""
+    """Return what of a model trl.SFTTrainer does not train or PEFT's names do not hold; empty for a dense decoder."""
     kinds = {
         "an encoder": model.is_encoder_decoder or model.is_encoder_only,
         "experts": model.is_moe,

@@ -22,7 +22,7 @@ _ALGORITHMS = {"reward_model": "reward", "process_reward_model": "prm"}
 
 
 def read(document: Document) -> CheckInput:
-    """The record. GPUs: --gpus, else the header that `export` wrote. Raises InputError, UnsupportedError."""
+    """Return the record. GPUs: --gpus, else the header that `export` wrote. Raises InputError, UnsupportedError."""
     section = document.section()
     section.rename(AXOLOTL.more["words"])
     for key in ("rl", *_ALGORITHMS):

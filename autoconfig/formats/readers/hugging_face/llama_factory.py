@@ -21,7 +21,7 @@ _FILE = re.compile(r"(?:llamafactory-cli|lmf)\s+train\s+[\"']?([^\s\"';&|]+\.(?:
 
 
 def read(document: Document) -> CheckInput:
-    """The record. GPUs: of a command line as the launcher says, else `--gpus`. Raises InputError, UnsupportedError."""
+    """Return the record. GPUs: of a command line as the launcher says, else `--gpus`. Raises InputError, UnsupportedError."""
     if document.values is not None:
         return _read(document, None)
     if (file := _FILE.search(document.text)) and "--model_name_or_path" not in document.text:
@@ -37,8 +37,8 @@ def read(document: Document) -> CheckInput:
 
 
 def _visible(variables: Mapping[str, object]) -> int | None:
-    """GPUs of `llamafactory-cli train`, which starts torchrun over those of NPROC_PER_NODE, else over all that are visible, on
-    NNODES nodes (src/llamafactory/launcher.py)."""
+    """Return GPUs of `llamafactory-cli train`, which starts torchrun over those of NPROC_PER_NODE, else over all that are
+    visible, on NNODES nodes (src/llamafactory/launcher.py)."""
     if (started := processes(variables)) is not None:
         return started
     visible = [name for name in str(variables.get("CUDA_VISIBLE_DEVICES", "")).split(",") if name.strip()]

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import re
 
+from autoconfig.maps.table import load_map
+
 _OF = {
     **dict.fromkeys(("dpo", "ipo", "rpo", "sdpo"), "dpo"),
     **dict.fromkeys(("rm", "reward", "rewards", "prm"), "rm"),
@@ -16,31 +18,20 @@ _OF = {
 _OTHERS = frozenset({"kto", "orpo", "cpo", "simpo", "bco", "nash", "xpo", "gold", "rlhf", "slic", "kd"})
 """Those that no command plans."""
 GENERATES = ("grpo", "rloo", "dapo", "ppo")
-KEYS = frozenset(
-    {
-        "beta",
-        "max_prompt_length",
-        "precompute_ref_log_probs",
-        "precompute_ref_log_prob",
-        "desirable_weight",
-        "undesirable_weight",
-    }
-    | {"center_rewards_coefficient", "rpo_alpha", "ld_alpha", "discopop_tau", "simpo_gamma", "cpo_alpha", "reward_funcs"}
-    | {"reward_model_path", "num_generations", "max_completion_length", "ref_model_mixup_alpha", "ref_model_name_or_path"}
-)
+KEYS = frozenset(load_map("trl").more["of_preferences"])
 """Arguments of TRL's trainers of preferences and rewards that its SFTConfig lacks (trl 1.16 and releases before)."""
 
 
 def algorithm_of(name: str) -> str:
-    """The algorithm that the name of a program, module or subcommand says (`scripts/run_dpo.py`, `trl.scripts.dpo`, `reward`);
-    empty where it says none, or supervised training."""
+    """Return the algorithm that the name of a program, module or subcommand says (`scripts/run_dpo.py`, `trl.scripts.dpo`,
+    `reward`); empty where it says none, or supervised training."""
     stem = re.split(r"[/.]", name.lower().removesuffix(".py"))[-1]
     words = re.findall(r"[a-z]+", stem)
     return "" if "sft" in words else next((word for word in words if word in _OF or word in _OTHERS), "")
 
 
 def plans(algorithm: str) -> str:
-    """Which command plans training by this algorithm, as a sentence."""
+    """Return which command plans training by this algorithm, as a sentence."""
     planned = _OF.get(algorithm.lower())
     if planned is None:
         return f"no command here prices {algorithm[:40]}; of like cost is DPO: `autoconfig rl --algorithm dpo` plans that"
@@ -49,6 +40,7 @@ def plans(algorithm: str) -> str:
 
 
 def not_supervised(where: str, algorithm: str = "") -> str:
-    """Why a file is refused that trains by `algorithm`, as `where` says; empty: on preferences, and which way is not known."""
+    """Return why a file is refused that trains by `algorithm`, as `where` says; empty: on preferences, and which way is not
+    known."""
     why = "training on preferences or rewards compares samples and holds further models; read is supervised training"
     return f"{where}: {why}. It is not priced as that: {plans(algorithm or 'dpo')}"

@@ -32,18 +32,18 @@ def require_sharding(section: Section, launcher: Sequence[str]) -> None:
 
 
 def is_named(section: Section, *keys: str) -> bool:
-    """One of the keys has a value that says yes."""
+    """Return whether one of the keys has a value that says yes."""
     return str(section.get(*keys)).lower() not in ("none", "false", "0", "0.0", "", "[]")
 
 
 def names_deepspeed(section: Section) -> bool:
-    """Whether the file says that DeepSpeed shards, in a file of its own or inside."""
+    """Return whether the file says that DeepSpeed shards, in a file of its own or inside."""
     inside = any(path.startswith("deepspeed.") for path in section.flat)
     return inside or section.flat.get("deepspeed") not in (None, False, "", "None")
 
 
 def sharding(section: Section, document: Document, assumed: list[Remark]) -> tuple[dict[str, Any], list[Remark]]:
-    """(fields of a TrainerRun, what of it no formula reads). Raises InputError, UnsupportedError."""
+    """Return (fields of a TrainerRun, what of it no formula reads). Raises InputError, UnsupportedError."""
     if names_deepspeed(section):
         return _zero(section, document, assumed)
     if not is_named(section, "fsdp"):
@@ -52,8 +52,8 @@ def sharding(section: Section, document: Document, assumed: list[Remark]) -> tup
 
 
 def _fully_sharded(section: Section, document: Document) -> tuple[dict[str, Any], list[Remark]]:
-    """transformers' `fsdp`: a strategy and words beside it, like `full_shard auto_wrap offload`, and `fsdp_config`, whose keys
-    may begin with fsdp_ (transformers/training_args.py). Raises InputError."""
+    """Return what transformers' `fsdp` says, a strategy and words like `full_shard auto_wrap offload`, and `fsdp_config`, whose
+    keys may begin with fsdp_ (transformers/training_args.py). Raises InputError."""
     words = re.findall(r"\w+", str(section.get("fsdp")).lower())
     stages = [3 if word == "true" else _STRATEGIES[word] for word in words if word in ("true", *_STRATEGIES)]
     if len(stages) != 1 or set(words) - {*_STRATEGIES, "auto_wrap", "offload", "true"}:
@@ -70,7 +70,7 @@ def _fully_sharded(section: Section, document: Document) -> tuple[dict[str, Any]
 
 
 def _fsdp_config(section: Section, document: Document) -> Section:
-    """Its keys without fsdp_ and places; those of the file beside that it may name. Raises InputError."""
+    """Return its keys without fsdp_ and places, or those of the file beside that it names. Raises InputError."""
     named, prefix = section.flat.get("fsdp_config"), "fsdp_config."
     section.used |= {path for path in section.flat if path.startswith("fsdp_config")}
     values = {path.removeprefix(prefix): value for path, value in section.flat.items() if path.startswith(prefix)}

@@ -30,7 +30,7 @@ OTHER_OPTIMIZERS = ("use_galore", "use_q_galore", "use_badam", "use_apollo", "us
 
 
 def settings(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
-    """The Trainer's options that depend on the plan."""
+    """Return the Trainer's options that depend on the plan."""
     return {
         "per_device_train_batch_size": (str(plan.mbs),),
         "gradient_accumulation_steps": (str(accumulation(scenario, plan)),),
@@ -41,7 +41,7 @@ def settings(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
 
 
 def settings_of_fsdp(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
-    """The same where the file itself says that torch's FSDP shards."""
+    """Return the same where the file itself says that torch's FSDP shards."""
     options = {name: texts for name, texts in settings(scenario, plan).items() if "deepspeed" not in name}
     words = {3: "full_shard auto_wrap", 2: "shard_grad_op auto_wrap"}
     return {**options, **({"fsdp": (words[plan.fsdp],)} if plan.fsdp else {})}
@@ -58,8 +58,8 @@ def training(
     gpus: int | None,
     table: Map = TRAINER,
 ) -> TrainerRun:
-    """The run of a Trainer. `kind`: full or lora; `length`: the option of the longest sequence and its default, None where the
-    program has one of its own or none. Raises InputError where no length is known."""
+    """Return the run of a Trainer. `kind`: full or lora; `length`: the option of the longest sequence and its default, None
+    where the program has one of its own or none. Raises InputError where no length is known."""
     assumed: list[Remark] = []
     head = header_of(document.text)
     model = model_named(document, name or (head.model if head else None), assumed)
@@ -146,10 +146,10 @@ def _remark(reading: Reading, run: TrainerRun) -> None:
 
 
 def keep_type(section: Section, run: TrainerRun, wish: Constraints = DEEPSPEED.wish) -> Constraints:
-    """Weights that were loaded in bf16 stay so, as do gradients and moments: the Trainer casts none (create_optimizer of
-    transformers/trainer.py), and torch/optim/adam.py makes moments like the parameter. DeepSpeed keeps fp32 copies, and
-    accelerate widens what it shards (FSDP); of fp16 weights torch's GradScaler refuses the gradients. Returns those of the
-    plans of `wish` that keep these types."""
+    """Keep the types that were loaded: weights in bf16 stay so, as do gradients and moments: the Trainer casts none
+    (create_optimizer of transformers/trainer.py), and torch/optim/adam.py makes moments like the parameter. DeepSpeed keeps
+    fp32 copies, and accelerate widens what it shards (FSDP); of fp16 weights torch's GradScaler refuses the gradients. Returns
+    those of the plans of `wish` that keep these types."""
     narrow = (section.word("torch_dtype", "dtype") or "").lower() in ("bfloat16", "bf16") or section.flag("pure_bf16")
     if not narrow or "peft" in run.numerics or run.fsdp or run.dist_opt or names_deepspeed(section):
         return wish
@@ -176,7 +176,7 @@ def name_liger(section: Section, run: TrainerRun) -> None:
 
 
 def _modules(names: set[str], model: ModelSpec) -> tuple[str, ...]:
-    """Megatron's layers that hold the named layers of transformers. Raises InputError."""
+    """Return Megatron's layers that hold the named layers of transformers. Raises InputError."""
     layers, odd = modules_named(model, names)
     if odd:
         known_names = ", ".join(name for theirs in (names_of(model) or LLAMA).values() for name in theirs)

@@ -44,8 +44,8 @@ def require_sft(keys: Mapping[str, object], program: str = "") -> None:
 
 
 def read(document: Document) -> CheckInput:
-    """The record. Model and GPUs: --model, --gpus, else the launcher, else the header that `export` wrote. Raises InputError,
-    UnsupportedError."""
+    """Return the record. Model and GPUs: --model, --gpus, else the launcher, else the header that `export` wrote. Raises
+    InputError, UnsupportedError."""
     if document.values is not None:
         require_sft(document.values)
         return _read(document, None, of_trl=bool(set(document.values) & set(TRL["own"])))
@@ -82,7 +82,7 @@ def _config(document: Document, name: str) -> dict[str, object]:
 
 
 def _launcher(document: Document, script: Script, values: dict[str, object]) -> Document | None:
-    """What accelerate is told: by its own command, or by `trl sft`, which hands on what is accelerate's."""
+    """Return what accelerate is told: by its own command, or by `trl sft`, which hands on what is accelerate's."""
     launch = from_launcher(script.before, document)
     name = values.pop("accelerate_config", None)
     own = {key: values.pop(key) for key in ("num_processes", "num_machines") if key in values}
@@ -160,7 +160,7 @@ def _sharded(document: Document, section: Section, run: TrainerRun, plan: str, *
 
 
 def _widen(run: TrainerRun, *, frozen: bool) -> None:
-    """What is loaded in float32, and kept so: frozen weights, or what stays beside quantised ones."""
+    """Add what is loaded in float32, and kept so: frozen weights, or what stays beside quantised ones."""
     if frozen and run.numerics["precision"] != "fp32" and run.software == trl.SOFTWARE:
         run.numerics = {**run.numerics, "frozen_dtype": "fp32"}
         run.assumed.append(note("frozen weights in float32, as trl loads them where the file does not say dtype: bfloat16"))
@@ -186,8 +186,8 @@ def _add_answers(section: Section, run: TrainerRun, length: str) -> None:
 
 
 def _trains_adapters(section: Section) -> bool:
-    """Whether adapters are trained: TRL's `use_peft`, or the word of a program around the Trainer for it (Qwen's finetune.py,
-    FastChat's train_lora.py, LLaVA's)."""
+    """Return whether adapters are trained: TRL's `use_peft`, or the word of a program around the Trainer for it (Qwen's
+    finetune.py, FastChat's train_lora.py, LLaVA's)."""
     if section.flag("q_lora"):
         section.flat["load_in_4bit"] = True
     flags = [section.flag(name) for name in ("use_peft", "use_lora", "lora_enable", "q_lora")]
@@ -195,7 +195,7 @@ def _trains_adapters(section: Section) -> bool:
 
 
 def _written_with(document: Document) -> Document | None:
-    """The file of accelerate that `export` wrote with this one, where it is beside it. Raises InputError."""
+    """Return the file of accelerate that `export` wrote with this one, where it is beside it. Raises InputError."""
     try:
         beside = document.beside(trl.LAUNCH)
         if beside is None or (isinstance(beside.values, dict) and "distributed_type" in beside.values):
