@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autoconfig.maps.tree import NotKnown, Tree, load_yaml
+from autoconfig.megatron.argument_list import is_option
 from autoconfig.megatron.shell.commands import Value, reason_of, text_of
 from autoconfig.megatron.shell.launch import Program
 from autoconfig.megatron.shell.script import Script, read_script
 from autoconfig.specs.errors import InputError
-
-OVERRIDE = re.compile(r"[+~]{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,8 @@ def read_command(text: str, settings: Tree, name: str, decisive: frozenset[str],
     program = Program(name=name, arguments=Names(re.compile(pattern)), decisive=decisive, refuse=lambda program, line: None)
     script = read_script(text, program, settings)
     for at, unread in script.unread().items():
-        said, before = text_of(script.argv[at]), text_of(script.argv[at - 1]) if at else ""
-        is_value = re.match(r"--?[A-Za-z][\w.-]*$", before) or re.match(r"(?:--?|[+~]{0,2}[A-Za-z_][\w.]*=)", said)
+        text, before = text_of(script.argv[at]), text_of(script.argv[at - 1]) if at else ""
+        is_value = (is_option(before) and "=" not in before) or text.startswith("-") or is_override(text)
         if not is_value and not unread.unset:
             raise InputError(f"a word that may hold any setting is not known: {unread.reason}")
     return script
@@ -39,34 +38,30 @@ def read_command(text: str, settings: Tree, name: str, decisive: frozenset[str],
 
 def options_of(words: Sequence[Value]) -> dict[str, object]:
     """Name with `_` for `-`, without dashes -> value, values, or True; a value that is not known raises where it is read."""
-    found: dict[str, object] = {}
-    at = 0
-    while at < len(words):
-        name, equals, joined = text_of(words[at]).partition("=")
-        at += 1
-        if not re.fullmatch(r"--?[A-Za-z][\w.-]*", name):
-            continue
-        key = name.lstrip("-").replace("-", "_")
-        if equals:
-            found[key] = _value(words[at - 1], joined)
-            continue
-        start = at
-        while at < len(words) and not re.match(r"--?[A-Za-z]", text_of(words[at])):
-            at += 1
-        values = [_value(word, text_of(word)) for word in words[start:at]]
-        found[key] = True if not values else values[0] if len(values) == 1 else values
-    return found
+    options: dict[str, list[object]] = {}
+    values: list[object] = []
+    for word in words:
+        text = text_of(word)
+        if is_option(text):
+            name, equals, joined = text.partition("=")
+            values = [_value(word, joined)] if equals else []
+            options[name.lstrip("-").replace("-", "_")] = values
+            values = [] if equals else values
+        else:
+            values.append(_value(word, text))
+    return {name: True if not said else said[0] if len(said) == 1 else said for name, said in options.items()}
 
 
 def is_override(text: str) -> bool:
     """Whether a word is `path=value`."""
-    return OVERRIDE.fullmatch(text) is not None
+    path, equals, _ = text.lstrip("+~").partition("=")
+    return bool(equals) and not path.startswith(".") and path.replace(".", "_").isidentifier()
 
 
 def overrides_of(words: Sequence[Value]) -> dict[str, object]:
     """Path -> value of the words that are `path=value`."""
-    matches = ((word, OVERRIDE.fullmatch(text_of(word))) for word in words)
-    return {match[1]: _value(word, match[2]) for word, match in matches if match}
+    parts = ((word, text_of(word).lstrip("+~").partition("=")) for word in words if is_override(text_of(word)))
+    return {path: _value(word, text) for word, (path, _, text) in parts}
 
 
 def processes(variables: Mapping[str, object]) -> int | None:
@@ -79,7 +74,7 @@ def _value(word: Value, text: str) -> object:
     if reason := reason_of(word):
         return NotKnown(reason, text)
     try:
-        found = load_yaml(text) if text.strip() else None
+        value = load_yaml(text) if text.strip() else None
     except InputError:
         return text
-    return text if isinstance(found, dict | list) and not isinstance(found, list) else found
+    return text if isinstance(value, dict) else value

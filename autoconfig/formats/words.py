@@ -49,18 +49,25 @@ def foreign(
 ) -> list[str]:
     """What a format has no words for that knows these keys of a plan, values of numerics and options of a run: `pp=4`,
     `precision=fp8`, `compile=True`; `packs`: it packs short sequences."""
-    found = [f"{key}={value}" for key, usual in _PLAIN.items() if key not in keys and (value := getattr(plan, key)) != usual]
-    for name in (f.name for f in fields(Numerics)):
-        value = getattr(scenario.numerics, name)
-        allowed = numerics.get(name, {getattr(_USUAL, name)})
-        if name not in _PRICED_ONLY and value not in allowed and (name != "fp8_recipe" or scenario.numerics.precision == "fp8"):
-            more = f" (plan with {option(name)} {' or '.join(sorted(allowed))})" if name == "grad_reduce_dtype" else ""
-            found.append(f"{name}={value}{more}")
-    given = {name: getattr(scenario.given, name) for name in OPTIONS}
-    found += [f"{name}={value}" for name, value in given.items() if value not in (None, False) and name not in options]
-    if (packed := scenario.workload.packed_length) is not None and not packs:
-        found.append(f"packed_length={packed}")
-    return found
+    unsaid = {key: getattr(plan, key) for key, usual in _PLAIN.items() if key not in keys and getattr(plan, key) != usual}
+    unsaid |= _foreign_numerics(scenario.numerics, numerics)
+    chosen = {name: getattr(scenario.given, name) for name in OPTIONS if name not in options}
+    unsaid |= {name: value for name, value in chosen.items() if value not in (None, False)}
+    if scenario.workload.packed_length is not None and not packs:
+        unsaid["packed_length"] = scenario.workload.packed_length
+    return [f"{name}={value}" for name, value in unsaid.items()]
+
+
+def _foreign_numerics(numerics: Numerics, words: NumericsWords) -> dict[str, Any]:
+    """Field of numerics -> its value, where the format has no word for it."""
+    names = [one.name for one in fields(Numerics) if one.name not in _PRICED_ONLY]
+    allowed = {name: words.get(name, {getattr(_USUAL, name)}) for name in names}
+    unsaid = {name: getattr(numerics, name) for name in names if getattr(numerics, name) not in allowed[name]}
+    if numerics.precision != "fp8":
+        unsaid.pop("fp8_recipe", None)
+    if (name := "grad_reduce_dtype") in unsaid:
+        unsaid[name] = f"{unsaid[name]} (plan with {option(name)} {' or '.join(sorted(allowed[name]))})"
+    return unsaid
 
 
 _SHAPE = (

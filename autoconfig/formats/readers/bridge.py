@@ -154,10 +154,11 @@ def _recipe_of(options: Mapping[str, Value], text: str) -> str:
 
 def _told(options: Mapping[str, Value]) -> dict[str, object]:
     """Overrides that run_recipe.py's own options stand for."""
-    paths: dict[str, str] = BRIDGE.more["options"]
-    long = {f"--{path.rpartition('.')[2]}": path for path in paths.values()}
-    places = {name: paths.get(name) or long.get(f"--{name[2:].replace('-', '_')}") for name in options}
-    return overrides_of([(*plain_value(f"{path}="), *options[name]) for name, path in places.items() if path])
+    columns = {**BRIDGE.more["recipe"], **BRIDGE.more["options"]}
+    short = {f"-{column}": key for column, key in columns.items()}
+    long = {f"--{key}": key for key in columns.values()}
+    fields = {name: short.get(name) or long.get(f"--{name[2:].replace('-', '_')}") for name in options}
+    return overrides_of([(*plain_value(f"model.{key}="), *options[name]) for name, key in fields.items() if key])
 
 
 def _model_of(recipe: str, text: str) -> str | None:

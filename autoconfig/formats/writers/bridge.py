@@ -6,6 +6,7 @@ from typing import Any
 
 from autoconfig.formats.bridge_recipes import recipe_of
 from autoconfig.formats.words import NumericsWords, Settings, Written, catalogue_name, flat, foreign, head
+from autoconfig.maps.table import load_map
 from autoconfig.megatron.switches import switch_arguments
 from autoconfig.megatron.write import CP_COMM_TYPES, overlap_arguments
 from autoconfig.specs.errors import UnknownNameError
@@ -13,16 +14,6 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import OP, TrainPlan
 from autoconfig.specs.scenario import Scenario
 
-PRECISIONS = {
-    "bf16": "bf16_mixed",
-    "fp16": "fp16_mixed",
-    "delayed": "bf16_with_fp8_delayed_scaling_mixed",
-    "tensorwise": "bf16_with_fp8_current_scaling_mixed",
-    "blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
-    "mxfp8": "bf16_with_mxfp8_mixed",
-    "nvfp4": "bf16_with_nvfp4_mixed",
-}
-"""Our precision, or fp8 recipe -> the name in Bridge's registry (megatron/bridge/training/mixed_precision.py)."""
 NUMERICS: NumericsWords = {
     "precision": {"bf16", "fp16", "fp8", "nvfp4"},
     "fp8_recipe": {"delayed", "tensorwise", "blockwise", "mxfp8"},
@@ -99,7 +90,7 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
     """Container and field -> value; None where Bridge's own default is null."""
     recompute, numerics = plan.recompute, scenario.numerics
     overlaps = {argument.flag for argument in overlap_arguments(scenario, plan)}
-    precision = numerics.fp8_recipe if numerics.precision == "fp8" else numerics.precision
+    flags = {f"--{flag}": value or True for flag, value in numerics.format.flags}
     return {
         "model": {
             "tensor_model_parallel_size": plan.tp,
@@ -134,7 +125,7 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
             "optimizer_offload_fraction": plan.offload or None,
         },
         "comm_overlap": {"tp_comm_overlap": "--tp-comm-overlap" in overlaps},
-        "mixed_precision": PRECISIONS.get(precision),
+        "mixed_precision": load_map("bridge").entry("precision").word_of(flags),
         **_data_set(scenario),
     }
 
