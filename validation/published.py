@@ -1,15 +1,13 @@
-"""The published runs: rows of validation/tables as questions with a measured time, and what is left of them."""
+"""The published runs: rows of validation/tables as questions with a measured time."""
 
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from autoconfig.calibration.observe import Run, gpu_name, run_of
+from autoconfig.calibration.observe import Run, run_of
 from autoconfig.runs.table import cell
 from validation.sources import source_of
 
@@ -35,24 +33,6 @@ def served_rows() -> list[dict[str, str]]:
     return [row for table in SERVED_TABLES for row in published_rows(table)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dropped:
-    """A row that has no prediction to compare, and why."""
-
-    id: str
-    source: str
-    gpu: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishedRuns:
-    """Every row of the tables that ship: runs with a whole plan and a time, and the others with the reason."""
-
-    runs: tuple[Run, ...]
-    dropped: tuple[Dropped, ...]
-
-
 def step_rows() -> Iterator[dict[str, str]]:
     """Yield the rows of the tables that fits are made on."""
     for table in STEP_TABLES:
@@ -60,23 +40,9 @@ def step_rows() -> Iterator[dict[str, str]]:
 
 
 @cache
-def published_runs() -> PublishedRuns:
-    """Return every run of the tables that fits are made on."""
-    runs: list[Run] = []
-    dropped: list[Dropped] = []
-    for row in step_rows():
-        run = run_of(row)
-        if isinstance(run, Run):
-            runs.append(run)
-        else:
-            reason = _without_particulars(run).removeprefix("it ")
-            dropped.append(Dropped(id=cell(row, "id"), source=cell(row, "source"), gpu=gpu_name(row), reason=reason))
-    return PublishedRuns(runs=tuple(runs), dropped=tuple(dropped))
-
-
-def _without_particulars(reason: str) -> str:
-    """A reason without names and numbers, by which like ones are counted together."""
-    return re.split(r"[:;(]|, (?:use|known)", re.sub(r"'[^']*'", "...", reason))[0].strip()[:90]
+def published_runs() -> tuple[Run, ...]:
+    """Return the runs of the tables that fits are made on with a whole plan and a time."""
+    return tuple(run for row in step_rows() if isinstance(run := run_of(row), Run))
 
 
 def useful_for_calibration(run: Run) -> bool:

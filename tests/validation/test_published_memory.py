@@ -13,16 +13,15 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 
 from autoconfig.runs.training_row import Case, read_case
-from validation.published import published_rows, published_runs
+from validation.published import published_rows, published_runs, step_rows
 from validation.sources import USES, bars_held, serving_figures, source_of, sources
 
 pytestmark = pytest.mark.xdist_group("validate")  # the worker that has read the published runs
 
 
 def test_every_source_has_an_entry_and_every_entry_a_source() -> None:
-    found = published_runs()
-    names = {row["source"] for row in published_rows()} | {run.case.source for run in found.runs}
-    names |= {row.source for row in found.dropped} | {row["source"] for row in published_rows("unseen_measurements")}
+    rows = [*published_rows(), *step_rows(), *published_rows("unseen_measurements")]
+    names = {row["source"] for row in rows}
     assert {source_of(name).match for name in names} == {source.match for source in sources()}
     with pytest.raises(UnknownNameError):
         source_of("a table that nobody added")
@@ -38,7 +37,7 @@ def test_entries_say_what_they_are_for() -> None:
 
 
 def test_sources_and_models_that_published_runs_left_out_before_are_still_left_out() -> None:
-    fitted = {run.case.source for run in published_runs().runs if "calibrate" in source_of(run.case.source).use}
+    fitted = {run.case.source for run in published_runs() if "calibrate" in source_of(run.case.source).use}
     for part in ("SFT", "LoRA", "long context", "golden", "single", "Table4-layer", "stas00", "Google"):
         assert not [name for name in fitted if part in name]
 
@@ -150,7 +149,7 @@ def test_no_plan_that_ran_is_called_impossible() -> None:
 
 def test_nvidia_runs_called_impossible_are_few() -> None:
     """The rows leave recomputation and offload blank where a recipe sets them, so some look larger than they were."""
-    cases = [run.case for run in published_runs().runs if source_of(run.case.source).publisher]
+    cases = [run.case for run in published_runs() if source_of(run.case.source).publisher]
     refused = [case for case in cases if not bool(estimate(case).fits[0, 0])]
     assert len(cases) > 100
     assert len(refused) / len(cases) <= 0.13

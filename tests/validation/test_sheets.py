@@ -63,10 +63,10 @@ def test_figures_and_missed_rows() -> None:
 @pytest.mark.judge
 def test_constants_have_not_seen_what_is_left_out() -> None:
     constants = Constants("source")
-    for source in {run.case.source for run in published_runs().runs}:
+    for source in {run.case.source for run in published_runs()}:
         assert source not in {s for entry in constants.of(source, "").entries for s in entry.sources}
     constants = Constants("model")
-    for run in published_runs().runs:
+    for run in published_runs():
         if useful_for_calibration(run):
             seen = {i for e in constants.of(run.case.source, run.case.scenario.model.name).entries for i in e.rows}
             assert run.case.id not in seen
@@ -76,7 +76,7 @@ def test_constants_have_not_seen_what_is_left_out() -> None:
 
 @pytest.mark.judge
 def test_changed_copies_of_a_model_leave_with_it() -> None:
-    names = {run.case.scenario.model.name for run in published_runs().runs if run.case.source.startswith("NVIDIA ")}
+    names = {run.case.scenario.model.name for run in published_runs() if run.case.source.startswith("NVIDIA ")}
     assert {"deepseek-v3", "deepseek-v3*"} <= names
     for name in ("deepseek-v3", "deepseek-v3*"):
         seen = {row for entry in Constants("model").of("NVIDIA B200 MoE FP8", name).entries for row in entry.rows}
@@ -101,7 +101,7 @@ def test_bands_know_other_sources_only() -> None:
 def scattered(between: float, within: float, sources: int, rows: int, seed: int) -> list[Predicted]:
     """Made-up runs of `sources` tables: normal scatter of both kinds."""
     draw = np.random.default_rng(seed)
-    run = published_runs().runs[0]
+    run = published_runs()[0]
     found = []
     for number, offset in enumerate(draw.normal(0.0, between, sources)):
         case = replace(run.case, source=f"table {number}")
@@ -183,7 +183,7 @@ def test_best_offset_finds_the_shift() -> None:
 
 
 def test_the_stack_of_an_unknown_publisher_has_the_rates_of_its_kind() -> None:
-    used = {run.case.scenario.software for run in published_runs().runs if source_of(run.case.source).whole_step}
+    used = {run.case.scenario.software for run in published_runs() if source_of(run.case.source).whole_step}
     rates = unknown_stack().rates
     for stack in used:
         own, theirs = stack.time, generic(stack).time
@@ -200,7 +200,7 @@ def test_runs_added_after_the_formulas_are_in_no_fit_and_in_no_band() -> None:
     assert len(unseen_runs()) == 105
     for run in unseen_runs():
         assert not source_of(run.case.source).use and not useful_for_calibration(run)
-    assert not {run.case.id for run in unseen_runs()} & {run.case.id for run in published_runs().runs}
+    assert not {run.case.id for run in unseen_runs()} & {run.case.id for run in published_runs()}
     assert len(with_publisher_unknown()) >= len(unseen_runs()) + 2000
 
 

@@ -27,7 +27,6 @@ LEAST_ROWS = 30
 class Alarm:
     """A published run that somebody was content with, by its step alone."""
 
-    id: str
     source: str
     gpu: str
     software: str
@@ -79,7 +78,6 @@ def _alarms() -> Iterator[Alarm]:
         scenario = one.run.case.scenario
         p95 = band_of(one.level, shipped_bands()).p95
         yield Alarm(
-            id=one.run.case.id,
             source=one.source,
             gpu=scenario.cluster.gpu.id,
             software=scenario.software.name,

@@ -47,7 +47,7 @@ ABOUT = (
 
 def bands_json(bands: dict[str, Band]) -> dict[str, object]:
     """What price.shipped_bands reads."""
-    cases = [run.case for run in published_runs().runs if source_of(run.case.source).use]
+    cases = [run.case for run in published_runs() if source_of(run.case.source).use]
     peaks: dict[str, set[float]] = defaultdict(set)
     for case in cases:
         gpu = case.scenario.cluster.gpu

@@ -25,7 +25,7 @@ MIN_DIFFERENCE = 8.0
 
 def launch_bound_runs(architecture: str) -> list[Run]:
     """Dense runs of hidden size 512 with Transformer Engine on one generation of GPUs, without context parallelism."""
-    cases = [(run, run.case.scenario) for run in published_runs().runs if run.case.source == SOURCE and run.case.plan.cp == 1]
+    cases = [(run, run.case.scenario) for run in published_runs() if run.case.source == SOURCE and run.case.plan.cp == 1]
     small = [(run, case) for run, case in cases if case.model.hidden_size == HIDDEN_SIZE and not case.model.is_moe]
     wanted = "transformer-engine", architecture
     return [run for run, case in small if (case.software.name, case.cluster.gpu.architecture) == wanted]

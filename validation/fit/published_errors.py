@@ -31,7 +31,7 @@ Column = dict[str, list[float]]
 
 def column() -> Column:
     """Every group of this process's model, NVIDIA's with the model left out of the calibration, others with the source."""
-    runs = [run for run in published_runs().runs if source_of(run.case.source).whole_step]
+    runs = [run for run in published_runs() if source_of(run.case.source).whole_step]
     calibrated = {True: Constants("model"), False: Constants("source")}
     groups: dict[str, list[tuple[float, float]]] = {}
     for nvidia in (True, False):

@@ -52,14 +52,14 @@ Array = npt.NDArray[np.float64]
 
 def mixtures() -> list[Run]:
     """The runs that are fitted."""
-    published = [run for run in published_runs().runs if source_of(run.case.source).publisher]
+    published = [run for run in published_runs() if source_of(run.case.source).publisher]
     mixed = [(run, run.case.scenario.software) for run in published if _moe(run) and not run.case.scenario.model.is_hybrid]
     return [run for run, software in mixed if software.release >= SINCE or software.name == ZOO]
 
 
 def dense_calibration() -> Calibration:
     """What dense runs say; a mixture takes over the factors of its GPU and software that are not its own."""
-    seen = fit([observe(run) for run in published_runs().runs if useful_for_calibration(run) and not _moe(run)], "dense")
+    seen = fit([observe(run) for run in published_runs() if useful_for_calibration(run) and not _moe(run)], "dense")
     own = dict.fromkeys(OF_THE_MIXTURE, 1.0)
     mixed = [replace(entry, kind="moe", factors=replace(entry.factors, **own)) for entry in seen.entries]
     return replace(seen, entries=(*seen.entries, *mixed))

@@ -77,5 +77,5 @@ def _prior(architecture: str, generation: str, moe: bool, entries: Mapping[Key, 
 
 def published_calibration() -> Calibration:
     """Fit the published runs that `useful_for_calibration` lets in."""
-    runs = [run for run in published_runs().runs if useful_for_calibration(run)]
+    runs = [run for run in published_runs() if useful_for_calibration(run)]
     return named(fit([observe(run) for run in runs], ""), "published", runs)

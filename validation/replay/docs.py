@@ -89,17 +89,13 @@ GP_REPEATS, GP_MAX_ASKED = 1, 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrategyLine:
-    """One strategy on one source: trials until found, over its sweeps and seeds."""
+class Outcome:
+    """One strategy on the sweeps of one source: a replay for each sweep and seed."""
 
     strategy: str
     source: str
     sweeps: int
-    median: float
-    p90: float
-    worst: int
-    settled: tuple[float, float, int] | None = None
-    """For the study: trials until it stopped, median and 90th percentile, and in how many sweeps it stopped at the best."""
+    replays: Sequence[Replay]
 
 
 def strategies() -> dict[str, tuple[Strategy, int]]:
@@ -117,7 +113,7 @@ def strategies() -> dict[str, tuple[Strategy, int]]:
     return every
 
 
-def lines(recorded: Sequence[Sweep], progress: Progress) -> list[StrategyLine]:
+def lines(recorded: Sequence[Sweep], progress: Progress) -> list[Outcome]:
     """Every strategy on every source."""
     quiet_optuna()
     large = [sweep for sweep in recorded if sweep.timed >= MIN_TIMED]
@@ -133,47 +129,31 @@ def lines(recorded: Sequence[Sweep], progress: Progress) -> list[StrategyLine]:
     return rows
 
 
-def _by_source(strategy: str, large: Sequence[Sweep], runs: Sequence[Sequence[Replay]]) -> list[StrategyLine]:
+def _by_source(strategy: str, large: Sequence[Sweep], runs: Sequence[Sequence[Replay]]) -> list[Outcome]:
     names = sorted({sweep.source for sweep in large})
     groups = {name: [n for n, sweep in enumerate(large) if sweep.source == name] for name in names}
     barred = [n for name in names if source_of(name).regret is not None for n in groups[name]]
     groups["Aleph Alpha and vTrain together"] = barred
-    return [_line(strategy, source, [runs[n] for n in members]) for source, members in groups.items()]
+    return [
+        Outcome(strategy=strategy, source=name, sweeps=len(own), replays=[one for n in own for one in runs[n]])
+        for name, own in groups.items()
+    ]
 
 
-def _line(strategy: str, source: str, runs: Sequence[Sequence[Replay]]) -> StrategyLine:
-    flat = [one for repeats in runs for one in repeats]
-    counts = np.array([one.found_after for one in flat])
-    stops = [one for one in flat if one.settled_after is not None]
-    after = np.array([one.settled_after for one in stops], dtype=np.float64)
-    right = sum(one.regret_at_stop <= TOLERANCE for one in stops)
-    return StrategyLine(
-        strategy=strategy,
-        source=source,
-        sweeps=len(runs),
-        median=float(np.median(counts)),
-        p90=float(np.quantile(counts, 0.9)),
-        worst=int(counts.max()),
-        settled=(float(np.median(after)), float(np.quantile(after, 0.9)), right) if stops else None,
-    )
-
-
-def table(lines: Sequence[StrategyLine]) -> str:
-    """Markdown: trials until a plan within TOLERANCE of the measured best was measured."""
-    head = "| source | sweeps | strategy | median | 90th percentile | worst |\n|---|---|---|---|---|---|\n"
-    ordered = sorted(lines, key=lambda line: line.source)
-    body = "".join(
-        f"| {line.source} | {line.sweeps} | {line.strategy} | {line.median:g} | {line.p90:.3g} | {line.worst} |\n"
-        for line in ordered
-    )
-    stops = "".join(
-        f"| {line.source} | {line.sweeps} | {line.settled[0]:g} | {line.settled[1]:.3g} | "
-        f"{line.settled[2]} of {line.sweeps} |\n"
-        for line in ordered
-        if line.settled is not None
-    )
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Trials until a plan within TOLERANCE of the measured best was measured, and those until the study stopped by itself, as
+    Markdown."""
+    trials = stops = ""
+    for one in sorted(outcomes, key=lambda one: one.source):
+        head, counts = f"| {one.source} | {one.sweeps} |", [run.found_after for run in one.replays]
+        trials += f"{head} {one.strategy} | {np.median(counts):g} | {np.quantile(counts, 0.9):.3g} | {max(counts)} |\n"
+        settled = [(run.settled_after, run.regret_at_stop) for run in one.replays if run.settled_after is not None]
+        if settled:
+            after, right = [count for count, _ in settled], sum(regret <= TOLERANCE for _, regret in settled)
+            stops += f"{head} {np.median(after):g} | {np.quantile(after, 0.9):.3g} | {right} of {one.sweeps} |\n"
     return (
-        f"Trials until a plan within {TOLERANCE:.0%} of the measured best was measured:\n\n{head}{body}\n"
+        f"Trials until a plan within {TOLERANCE:.0%} of the measured best was measured:\n\n"
+        f"| source | sweeps | strategy | median | 90th percentile | worst |\n|---|---|---|---|---|---|\n{trials}\n"
         f"When the study stops by itself (no unmeasured plan wins with more than {1 - CONFIDENCE:.0%}), and whether the best "
         f"was found by then:\n\n| source | sweeps | trials, median | 90th percentile | right |\n|---|---|---|---|---|\n{stops}"
     )

@@ -134,7 +134,7 @@ def _table_of(source: str) -> str:
 
 @cache
 def _observations() -> tuple[Observation, ...]:
-    return tuple(observe(run) for run in published_runs().runs if useful_for_calibration(run))
+    return tuple(observe(run) for run in published_runs() if useful_for_calibration(run))
 
 
 def predict_runs(runs: Sequence[Run], constants: Constants) -> list[Predicted]:
@@ -150,7 +150,7 @@ def predict_runs(runs: Sequence[Run], constants: Constants) -> list[Predicted]:
 @cache
 def predictions(leave_out: LeaveOut) -> tuple[Predicted, ...]:
     """Every published run that can be predicted."""
-    return tuple(predict_runs(published_runs().runs, Constants(leave_out)))
+    return tuple(predict_runs(published_runs(), Constants(leave_out)))
 
 
 @cache
@@ -180,7 +180,7 @@ def generic(stack: SoftwareStack) -> SoftwareStack:
 def with_publisher_unknown() -> tuple[Predicted, ...]:
     """Every whole step with the generic stack of its kind and constants that have not seen its publisher."""
     runs = []
-    for run in (*published_runs().runs, *unseen_runs()):
+    for run in (*published_runs(), *unseen_runs()):
         scenario = run.case.scenario
         if source_of(run.case.source).whole_step:
             case = replace(run.case, scenario=replace(scenario, software=generic(scenario.software)))
