@@ -22,7 +22,7 @@ from autoconfig.specs.scenario import Scenario
 from autoconfig.training.price import violations
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rules import JUDGED_RULES, RULE_TEXT
-from validation.judge.client import Judges
+from validation.judge.client import Judge
 
 PLAIN = 0.5
 QUESTIONS = tomllib.loads(Path(__file__).with_name("questions.toml").read_text(encoding="utf-8"))
@@ -140,25 +140,25 @@ def broken_rules(case: Case) -> tuple[str, ...]:
     return tuple(v.rule for v in violations(case.scenario, case.plan) if v.rule != "AC005")
 
 
-def judged(judges: Judges, cases: Sequence[Case]) -> list[Judged]:
+def judged(judge: Judge, cases: Sequence[Case]) -> list[Judged]:
     """Both answers to each plan."""
-    answers = judges.plans([(case.scenario, case.plan) for case in cases])
+    answers = judge.plans([(case.scenario, case.plan) for case in cases])
     return [Judged(case=case, broken=broken_rules(case), answer=answer) for case, answer in zip(cases, answers, strict=True)]
 
 
-def from_grid(judges: Judges, seed: int, accepted: int, rejected: int) -> list[Judged]:
+def from_grid(judge: Judge, seed: int, accepted: int, rejected: int) -> list[Judged]:
     """Draw from the unfiltered grid until the judge has accepted and rejected at least as many as asked."""
     rng, choices = random.Random(seed), settings()
     plans: list[Judged] = []
     while len(plans) < MAX_DRAWN:
-        plans += judged(judges, [draw(rng, choices) for _ in range(BATCH)])
+        plans += judged(judge, [draw(rng, choices) for _ in range(BATCH)])
         taken = sum(plan.answer["accepted"] for plan in plans)
         if taken >= accepted and len(plans) - taken >= rejected:
             break
     return plans
 
 
-def near_misses(judges: Judges, seed: int, legal: Iterable[Judged]) -> list[Judged]:
+def near_misses(judge: Judge, seed: int, legal: Iterable[Judged]) -> list[Judged]:
     """Plans beside legal ones that break one rule only: what shows a rule by itself."""
     rng = random.Random(seed)
     seen: Counter[str] = Counter()
@@ -170,7 +170,7 @@ def near_misses(judges: Judges, seed: int, legal: Iterable[Judged]) -> list[Judg
             if shown:
                 seen.update(shown)
                 chosen.append(case)
-    return judged(judges, chosen)
+    return judged(judge, chosen)
 
 
 def alone(rule: str, broken: Iterable[str]) -> bool:

@@ -1,8 +1,4 @@
-"""Asks the judge, a process of its own (`python -m validation.judge.client`): one import of megatron for any questions.
-
-It reads and answers lines of JSON: {"arguments": ["--num-layers", "2"], "world_size": 8, "environment": {}, "capability": 9.0},
-or {"degrees": {"gpus": 16, "tp": 2, ...}, "sequence_parallel": false}; the answer is a Verdict.
-"""
+"""Asks the judge in processes of its own, which import megatron once for any questions; runs our scripts before stand-ins."""
 
 from __future__ import annotations
 
@@ -12,8 +8,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Self
 
@@ -82,100 +79,62 @@ def _program(path: Path, text: str) -> None:
 ROOT = Path(__file__).parents[2]
 
 
+def settle() -> None:
+    """In a judge's process: what megatron prints goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+
+
+def answer(function: str, *question: Any) -> dict[str, Any]:
+    """In a judge's process: a verdict of validation/judge/verdict.py as JSON has it."""
+    from validation.judge import verdict
+
+    found: dict[str, Any] = json.loads(json.dumps(asdict(getattr(verdict, function)(*question)), default=str))
+    return found
+
+
 class Judge:
-    """`with Judge() as judge: judge.plan(setting, plan)`. The interpreter must be that of `make judge`."""
+    """`with Judge() as judge: judge.plan(scenario, plan)`: `count` processes that import megatron once each. The interpreter
+    must be that of `make judge`."""
 
-    def __init__(self, python: str = sys.executable) -> None:
-        self._process = subprocess.Popen(
-            [python, "-W", "ignore", "-m", "validation.judge.client"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, "PYTHONHASHSEED": "0"},  # megatron-core prints sets in its messages, which the page quotes
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=60)
-        self._process.stdout.close()
-
-    def arguments(
-        self, argument_list: Sequence[str], world_size: int, variables: Mapping[str, str], capability: float | None
-    ) -> dict[str, Any]:
-        question = {"arguments": list(argument_list), "world_size": world_size, "environment": dict(variables)}
-        return self._ask({**question, "capability": capability})
-
-    def degrees(self, degrees: Mapping[str, int], *, sequence_parallel: bool) -> dict[str, Any]:
-        """The verdict on the degrees of a recipe, on a stand-in model (verdict.judge_degrees)."""
-        return self._ask({"degrees": dict(degrees), "sequence_parallel": sequence_parallel})
-
-    def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError("the judge died; run `.venv-judge/bin/python -m validation.judge.client` to see why")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def plan(self, scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
-        return self.run(scenario, plan, words(mock_arguments(scenario, plan)))
-
-    def run(self, scenario: Scenario, plan: TrainPlan, argument_list: Sequence[str]) -> dict[str, Any]:
-        """The verdict on arguments in the environment and on the GPUs of a plan."""
-        variables = {name: value for name, value in environment(scenario, plan).items() if value is not None}
-        cluster = scenario.cluster
-        return self.arguments(argument_list, cluster.num_gpus, variables, cluster.gpu.compute_capability)
-
-
-class Judges:
-    """Several judges side by side; answers come in the order of the questions."""
-
-    def __init__(self, count: int = 2, python: str = sys.executable) -> None:
-        self._judges = [Judge(python) for _ in range(count)]
-        self._pool = ThreadPoolExecutor(count)
+    def __init__(self, count: int = 1) -> None:
+        os.environ["PYTHONHASHSEED"] = "0"  # of the processes: megatron-core prints sets in its messages, which the page quotes
+        self._pool = ProcessPoolExecutor(count, get_context("spawn"), settle)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
-        for judge in self._judges:
-            judge.__exit__()
+
+    def _asked(
+        self, argument_list: Sequence[str], world_size: int, variables: Mapping[str, str], capability: float | None
+    ) -> Future[dict[str, Any]]:
+        return self._pool.submit(answer, "judge", [*argument_list], world_size, {**variables}, capability or 9.0)
+
+    def arguments(
+        self, argument_list: Sequence[str], world_size: int, variables: Mapping[str, str], capability: float | None
+    ) -> dict[str, Any]:
+        return self._asked(argument_list, world_size, variables, capability).result()
+
+    def degrees(self, degrees: Mapping[str, int], *, sequence_parallel: bool) -> dict[str, Any]:
+        """The verdict on the degrees of a recipe, on a stand-in model (verdict.judge_degrees)."""
+        return self._pool.submit(answer, "judge_degrees", {**degrees}, sequence_parallel).result()
+
+    def _run(self, scenario: Scenario, plan: TrainPlan, argument_list: Sequence[str]) -> Future[dict[str, Any]]:
+        variables = {name: value for name, value in environment(scenario, plan).items() if value is not None}
+        cluster = scenario.cluster
+        return self._asked(argument_list, cluster.num_gpus, variables, cluster.gpu.compute_capability)
+
+    def run(self, scenario: Scenario, plan: TrainPlan, argument_list: Sequence[str]) -> dict[str, Any]:
+        """The verdict on arguments in the environment and on the GPUs of a plan."""
+        return self._run(scenario, plan, argument_list).result()
+
+    def plan(self, scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
+        return self.run(scenario, plan, words(mock_arguments(scenario, plan)))
 
     def plans(self, questions: Sequence[tuple[Scenario, TrainPlan]]) -> list[dict[str, Any]]:
-        count = len(self._judges)
-
-        def share(number: int) -> list[dict[str, Any]]:
-            return [self._judges[number].plan(scenario, plan) for scenario, plan in questions[number::count]]
-
-        shares = list(self._pool.map(share, range(count)))
-        return [shares[i % count][i // count] for i in range(len(questions))]
-
-
-def main() -> None:
-    """Answer until the input ends. Everything but answers goes to stderr."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    from validation.judge.verdict import judge, judge_degrees
-
-    for line in sys.stdin:
-        question = json.loads(line)
-        if "degrees" in question:
-            verdict = judge_degrees(question["degrees"], question["sequence_parallel"])
-        else:
-            world, variables = question["world_size"], question.get("environment", {})
-            verdict = judge(question["arguments"], world, variables, question.get("capability") or 9.0)
-        answers.write(json.dumps(asdict(verdict), default=str) + "\n")
-        answers.flush()
-
-
-if __name__ == "__main__":
-    main()
+        """The verdicts on plans, in their order."""
+        begun = [self._run(scenario, plan, words(mock_arguments(scenario, plan))) for scenario, plan in questions]
+        return [one.result() for one in begun]

@@ -26,7 +26,7 @@ from autoconfig.training.recompute_rules import JUDGED, PlanRule
 from autoconfig.training.rules import ALL_RULES, JUDGED_RULES
 from validation.judge.agreement import CHANGED_BY, Judged, RuleCount, by_rule, from_grid, near_misses
 from validation.judge.audit import ILLEGAL, NOT_COVERED, Audit, AuditedRecipe, audit_file
-from validation.judge.client import ROOT, Judge, Judges
+from validation.judge.client import ROOT, Judge
 from validation.judge.recipe_row import RecipeRun, sizes_of_recipe
 
 TABLE = ROOT / "autoconfig" / "data" / "bridge_recipes.csv"
@@ -104,11 +104,10 @@ KINDS = ("dense GPT", "GQA", "MoE", "MLA")
 
 def main() -> int:
     """Draw, judge, write, and say whether both agree."""
-    with Judges() as judges:
-        grid = from_grid(judges, SEED, WANTED, WANTED)
-        near = near_misses(judges, SEED, (plan for plan in grid if not plan.broken))
-    audit = audit_file(TABLE)
-    with Judge() as judge:
+    with Judge(count=2) as judge:
+        grid = from_grid(judge, SEED, WANTED, WANTED)
+        near = near_misses(judge, SEED, (plan for plan in grid if not plan.broken))
+        audit = audit_file(TABLE)
         recipes = judged_recipes(judge, audit)
     PAGE.write_text(page(grid, near, recipe_lines(audit, recipes)), encoding="utf-8")
     plans, accepted = [*grid, *near], sum(plan.answer["accepted"] for plan in grid)
