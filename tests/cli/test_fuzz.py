@@ -104,7 +104,7 @@ def check(arguments, returncode, stdout, stderr):
         Draft202012Validator(schema(arguments[0])).validate(json.loads(stdout))
 
 
-@pytest.mark.long
+@pytest.mark.judge
 @pytest.mark.parametrize("count", [48, pytest.param(2000, marks=pytest.mark.soak)])
 def test_random_arguments(autoconfig, workplace, monkeypatch, count):
     monkeypatch.chdir(workplace)

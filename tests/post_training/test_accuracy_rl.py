@@ -14,10 +14,9 @@ from validation.sheets.post_training import blind, fit_lines, fitted, inside_ban
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "accuracy" / "post_training.md"
-pytestmark = [pytest.mark.xdist_group("post_training_accuracy"), pytest.mark.long]
+pytestmark = [pytest.mark.xdist_group("post_training_accuracy"), pytest.mark.judge]
 
 
-@pytest.mark.judge
 def test_shipped_constants_are_those_of_the_table():
     path = resources.files("autoconfig") / "data" / "post_training_calibration.json"
     shipped = json.loads(path.read_text(encoding="utf-8"))["frameworks"]
@@ -41,7 +40,6 @@ def test_leaving_a_model_out_changes_its_constants():
     assert known["qwen3-32b"]["deepspeed-chat"] == known["llama3.1-8b"]["deepspeed-chat"]
 
 
-@pytest.mark.judge
 def test_lines_have_rows_and_a_step_after_one_measured_is_nearer():
     """Of verl, whose runs leave more open than NeMo-RL's: these come out 10 % off without any measured step, 12 % with one."""
     lines = {line.name: line for line in post_training_lines()}
@@ -52,14 +50,12 @@ def test_lines_have_rows_and_a_step_after_one_measured_is_nearer():
     assert inside_bands("nemo-aligner") == []
 
 
-@pytest.mark.judge
 def test_rows_whose_fit_is_called_wrong_are_listed():
     lines, wrong = fit_lines()
     missed = sum(round(line.rows * (1 - line.reached)) for line in lines)
     assert len(wrong) == missed and all(line.rows for line in lines)
 
 
-@pytest.mark.judge
 def test_the_page_of_left_out_publishers_is_fresh():
     assert strangers.page() in PAGE.read_text(encoding="utf-8"), "run make accuracy"
     missed = {line.name.partition(": ")[2] for line in strangers.lines() if line.holds is False}

@@ -176,7 +176,7 @@ def test_sandboxes_that_bind_are_named_with_how_many_would_not():
     assert asked(turns=2, tool_tokens=0, staleness=0).job.agents.tool_tokens == 0
 
 
-@pytest.mark.long
+@pytest.mark.judge
 def test_cohorts_are_near_every_sample_simulated(monkeypatch: pytest.MonkeyPatch):
     drawn, errors = random.Random(5), []
     for _ in range(5):

@@ -38,7 +38,7 @@ def quickest(found: RlAnswer, gpus: int, staleness: int) -> float:
     return min((one.seconds for one in every if one.memory.fits and one.memory.chance >= 0.9), default=float("inf"))
 
 
-@pytest.mark.long
+@pytest.mark.judge
 @pytest.mark.parametrize("count", [4, pytest.param(30, marks=pytest.mark.soak)])
 def test_fewest_gpus_equal_exhaustive_search_in_random_questions(count: int):
     print(f"seed {SEED}")

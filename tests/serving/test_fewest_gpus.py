@@ -98,7 +98,7 @@ def test_the_fewest_gpus_are_those_of_exhaustive_search(seed):
     assert (found.reports[0].gpus if found.reports else None) == least
 
 
-@pytest.mark.long
+@pytest.mark.judge
 @pytest.mark.parametrize("seed", [pytest.param(i, marks=() if i < 3 else pytest.mark.soak) for i in range(30)])
 def test_on_one_gpu_fewer_no_deployment_keeps_the_limits_in_the_simulation(seed):
     """The question asked of every smaller number of GPUs has no answer; of that number it has the same."""

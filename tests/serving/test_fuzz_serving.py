@@ -137,7 +137,7 @@ def run_predictions(autoconfig, workplace, count):
     assert codes[0] > count / 8 and codes[2] > count / 8, f"the tables are too alike: {codes}"
 
 
-@pytest.mark.long
+@pytest.mark.judge
 def test_random_questions(autoconfig, workplace, monkeypatch):
     monkeypatch.chdir(workplace)
     run_searches(autoconfig, 8)

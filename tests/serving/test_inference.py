@@ -192,7 +192,7 @@ def test_separate_prefill_waits_longer_the_busier_it_is():
     assert rows.any() and limited.columns.ttft_s[rows].max() <= 0.14
 
 
-@pytest.mark.long
+@pytest.mark.judge
 def test_predictions_never_read_what_was_measured(rows):
     chosen = [rows[i] for i in (0, 100, 400, 600, 680, 700, 749, 753, 790, 812)]
     plain = predict_rows(chosen)

@@ -92,6 +92,7 @@ def test_a_resumed_study_asks_the_stored_question(place):
     assert unknown.returncode == 2 and "unknown study 'sss'; did you mean s?" in unknown.stderr
 
 
+@pytest.mark.judge
 @pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.soak)])
 def test_killed_at_any_moment(place, kills):
     """kill -9 of the search at random moments: no finished trial lost or changed, none run twice, nothing left running, and
