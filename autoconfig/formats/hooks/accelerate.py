@@ -143,7 +143,7 @@ def _written(scenario: Scenario, plan: TrainPlan, fields: dict[str, Any]) -> Non
     zero = scenario.software.sharding == "deepspeed" and bool(plan.fsdp or plan.dist_opt)
     fields |= {"kind": "deepspeed" if zero else "fsdp" if plan.fsdp else "multi_gpu", "alone": True, "version": 2}
     fields |= {"micro_batch": None, "accumulation": None, "copies": 1, "shards": plan.dp}
-    fields |= {"zero3_init": plan.fsdp == 3, "zero3_save": plan.fsdp == 3, "offload": 1.0 if plan.offload else 0.0}
+    fields |= {"zero3_init": plan.fsdp == 3, "zero3_save": plan.fsdp == 3, "offload": float(plan.offload > 0)}
     if plan.tp == plan.cp == 1:
         fields |= dict.fromkeys(("copies", "shards", "tp", "cp"))
 

@@ -39,7 +39,7 @@ class TrainerFormat:
 
     def values(self, scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
         """Return its settings of a plan, by its words."""
-        words = self.table["words"]
+        words = {name: name for name in self.table["same"]} | self.table["words"]
         common = {words[key]: value for key, value in trl.values(scenario, plan).items() if key in words}
         return self.own(scenario, plan, common)
 
