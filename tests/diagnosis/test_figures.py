@@ -9,7 +9,7 @@ from validation.diagnosis.alarms import alarm_lines
 from validation.diagnosis.groups import group_lines
 from validation.diagnosis.switches import pair_lines
 
-pytestmark = pytest.mark.xdist_group("diagnosis figures")
+pytestmark = [pytest.mark.judge, pytest.mark.xdist_group("diagnosis figures")]
 
 
 def test_figures_are_held_to():

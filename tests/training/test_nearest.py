@@ -1,12 +1,17 @@
-"""The nearest legal plan: counts, batches and stages near those that were asked for."""
+"""The nearest legal plan: counts, batches, stages and recomputation near those that were asked for, and why there is none."""
+
+import dataclasses
+from types import SimpleNamespace
 
 import pytest
-from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.plan import NONE, Recompute, parse_plan
 from tables import tabled
 
-from autoconfig.training.nearest import _from_space, _one_change, nearest_legal, odd_factor
+from autoconfig.training.nearest import NothingLegal, _from_space, _one_change, _recomputes, distance, nearest_legal, odd_factor
 from autoconfig.training.question import Request, understand
 from autoconfig.training.remedies import useful_batches
+from autoconfig.training.rules import RULE_TEXT
+from autoconfig.training.space import Constraints, enumerate_space
 
 
 @tabled
@@ -48,3 +53,41 @@ def test_uneven_stages_stay_uneven_where_they_may():
     scenario = understand(Request(model="llama3-8b", gpus=8)).scenario
     found = _from_space(scenario, parse_plan("tp=2,pp=4,mbs=1,first=7,last=9", 8), False)
     assert found.pp == 4 and found.first and found.last
+
+
+@pytest.mark.parametrize(("fixed", "rule"), [({"pp": {2}}, "AC021"), ({"cp": {2}}, "AC022"), ({"pp": {2}, "cp": {1}}, "AC021")])
+def test_the_rule_that_stops_what_was_fixed_is_named(fixed, rule):
+    question = understand(Request(model="t5-11b", gpus=64, gpu="h100"))
+    wish = Constraints(fixed={key: frozenset(values) for key, values in fixed.items()})
+    space = enumerate_space(question.scenario, wish)
+    assert f"most are stopped by {rule}, " in str(NothingLegal.of(dataclasses.replace(question, constraints=wish), space))
+
+
+def test_recomputations_to_try_and_how_far_they_are():
+    scenario = understand(Request(model="llama3-8b", gpus=8)).scenario
+    plan = parse_plan("tp=2,pp=4,mbs=1,recompute=full:block:3", 8)
+    tried = [str(one) for one in _recomputes(scenario, plan)]
+    assert tried == ["full:block:3", "full:block:2", "full:block:1", "none"]
+    most = [str(one) for one in _recomputes(scenario, plan.replace(recompute=Recompute.parse("full:uniform:99")))]
+    assert most == ["full:uniform:99", *(f"full:uniform:{n}" for n in range(8, 0, -1)), "none"]
+    for text, far in (("full:block:1", 0.02), ("full:uniform:3", 1.0), ("selective:mlp", 3.0)):
+        assert distance(plan.replace(recompute=Recompute.parse(text)), plan) == (1, pytest.approx(far))
+    assert distance(plan.replace(tp=8, recompute=NONE), plan) == (2, pytest.approx(2 + 3))
+    ends = plan.replace(first=7, last=9)
+    assert distance(ends, plan) == (1, pytest.approx(1.0)) and distance(ends.replace(first=9), ends) == (1, pytest.approx(0.5))
+
+
+@pytest.mark.parametrize(("software", "asked", "instead"), [
+    ("torchtitan", "selective:core_attn", "selective:op"), ("transformer-engine", "selective:op", "selective:core_attn"),
+])  # fmt: skip
+def test_selective_recomputation_is_tried_as_the_software_has_it(software, asked, instead):
+    scenario = understand(Request(model="llama3-8b", gpus=8, software=software)).scenario
+    plan = parse_plan(f"tp=1,mbs=1,recompute={asked}", 8)
+    assert [str(one) for one in _recomputes(scenario, plan)] == [asked, instead, "none"]
+
+
+def test_an_empty_space_names_its_first_two_reasons():
+    question = understand(Request(model="llama3-8b", gpus=8))
+    first, second, third = list(RULE_TEXT)[1:4]
+    said = str(NothingLegal.of(question, SimpleNamespace(rejected_by_rule=dict.fromkeys((first, second, third), 1))))
+    assert RULE_TEXT[first] in said and RULE_TEXT[second] in said and RULE_TEXT[third] not in said
