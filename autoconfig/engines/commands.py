@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from autoconfig.engines.flags import NAMES, FlagWord
+from autoconfig.engines.flags import NAMES, FlagWord, variables_in
 from autoconfig.megatron.shell.commands import Value, text_of
 from autoconfig.megatron.shell.launch import Launch, Program
 from autoconfig.megatron.shell.script import HANDED_OVER, follow
@@ -66,7 +66,7 @@ def program_of(texts: Sequence[str]) -> tuple[str, int] | None:
         base = text.rsplit("/", 1)[-1]
         if base in ("vllm", "sglang") and after == "serve":
             return base, at + 2
-        if text == "-m" and re.fullmatch(r"vllm\.entrypoints\.(?:\w+\.)*api_server", after):
+        if text == "-m" and after.startswith("vllm.entrypoints.") and after.endswith(".api_server"):
             return "vllm", at + 2
         if text == "-m" and after == "vllm.entrypoints.cli.main" and texts[at + 2 : at + 3] == ["serve"]:
             return "vllm", at + 3
@@ -106,7 +106,7 @@ def _is_shell(text: str) -> bool:
 
 
 def _word(value: Value) -> FlagWord:
-    names = [match for piece in value if piece.unknown for match in re.findall(r"\$\{?([A-Za-z_]\w*)", piece.text)]
+    names = [name for piece in value if piece.unknown for name in variables_in(piece.text)]
     odd = next((piece.unknown for piece in value if piece.unknown), "")
     unset = ", ".join(f"${name}" for name in dict.fromkeys(names)) if odd and names else odd
     return FlagWord(text=text_of(value), unset=unset)

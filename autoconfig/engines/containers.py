@@ -17,8 +17,6 @@ ENV_FILE = ".env"
 """Whose variables Docker Compose puts into a file beside it."""
 _VARIABLE = re.compile(r"\$\(([A-Za-z_]\w*)\)")
 _SHELL_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^${}\n]*))?\})")
-_NAME = re.compile(r"[A-Za-z_]\w*")
-_FROM = re.compile(r"^\s*FROM\s+\S", re.IGNORECASE | re.MULTILINE)
 _INSTRUCTION = re.compile(r"\s*(FROM|ENV|ARG|CMD|ENTRYPOINT)\s+(.*)", re.IGNORECASE | re.DOTALL)
 _SELECTORS = ("accelerator", "gpu.product", "gpu-type", "gpu_type", "instance-type")
 _GPU_KEYS = ("accelerator", "accelerators", "gpu", "gpus", "gpu_type")
@@ -43,8 +41,8 @@ class Container:
 def is_dockerfile(text: str) -> bool:
     """Whether the first instruction is FROM (or ARG before it)."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
-    first = next((line for line in lines if not line.upper().startswith("ARG ")), "")
-    return _FROM.match(first) is not None
+    first = next((line.split() for line in lines if not line.upper().startswith("ARG ")), [])
+    return len(first) > 1 and first[0].upper() == "FROM"
 
 
 def dockerfile(text: str, given: Mapping[str, str] | None = None) -> Container:
@@ -115,7 +113,7 @@ def _pairs(rest: str) -> dict[str, str]:
     if words and "=" not in words[0]:
         words = [f"{words[0]}={' '.join(words[1:])}"] if len(words) > 1 else []
     pairs = [word.partition("=") for word in words]
-    return {name: value for name, _, value in pairs if _NAME.fullmatch(name)}
+    return {name: value for name, _, value in pairs if name.isidentifier()}
 
 
 def _variables(rest: str) -> list[str]:
@@ -239,7 +237,7 @@ def _words(value: Any) -> list[Any]:
 
 
 def _exports(env: Mapping[str, Any]) -> list[str]:
-    pairs = [(name, value) for name, value in env.items() if _NAME.fullmatch(name)]
+    pairs = [(name, value) for name, value in env.items() if name.isidentifier()]
     return [f"export {name}=" + _open(_VARIABLE.sub(r"${\1}", str(value))) for name, value in pairs if value is not None]
 
 
@@ -281,7 +279,7 @@ def _of_host(one: dict[Any, Any]) -> list[Container]:
     return [
         Container(name="", text="\n".join([*_exports(env), text, ""]), image=image, gpu=gpu, gpus=gpus)
         for text in dict.fromkeys(texts)
-        if not re.fullmatch(r"\S+", text.strip())
+        if len(text.split()) > 1
     ]
 
 
@@ -313,7 +311,7 @@ def _accelerator(one: dict[Any, Any]) -> tuple[str, int | None]:
 
 def is_unit(text: str) -> bool:
     """Whether a text is a unit of systemd that starts something."""
-    return re.search(r"^\[Service\]", text, flags=re.MULTILINE) is not None and "ExecStart=" in text
+    return "ExecStart=" in text and any(line.startswith("[Service]") for line in text.splitlines())
 
 
 def unit(text: str) -> Container:
@@ -330,7 +328,7 @@ def unit(text: str) -> Container:
 
 def is_compose(text: str) -> bool:
     """Whether a text may be a compose file."""
-    return re.search(r"^services:\s*$", text, flags=re.MULTILINE) is not None
+    return any(line.rstrip() == "services:" for line in text.splitlines())
 
 
 def env_file(text: str) -> dict[str, str]:
@@ -339,7 +337,7 @@ def env_file(text: str) -> dict[str, str]:
     for line in text.splitlines():
         name, equals, value = line.strip().removeprefix("export ").partition("=")
         value, name = value.strip(), name.strip()
-        if equals and _NAME.fullmatch(name):
+        if equals and name.isidentifier():
             quoted = value[:1] in ("'", '"') and value[0] in value[1:]
             found[name] = value[1:].partition(value[0])[0] if quoted else value.partition(" #")[0].strip()
     return found

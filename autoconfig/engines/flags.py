@@ -25,12 +25,13 @@ NAMES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM"}
 LIKE = 0.72
 """Likeness (difflib) from which on a known flag is named beside one that is not."""
 LIKE_IT = "; most like it: "
-_NUMBER = re.compile(r"-[0-9.]")
 MAX_DOTS = 32
 """Names behind a flag, as in --compilation-config.pass_config.fuse_norm_quant; no release has more than three."""
 _WHOLE = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)([kKmMgGtT]?)")
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 """Of human-readable numbers: vllm/utils/argparse_utils.py, human_readable_int."""
+LEVELS = ("0", "1", "2", "3")
+"""Behind vLLM's -O."""
 _CLASSIC = {"--tp": "--tp-size", "--dp": "--dp-size", "--pp": "--pp-size", "--ep": "--ep-size"}
 """Beginnings that SGLang's users write, of several flags in its newer releases."""
 
@@ -237,13 +238,12 @@ def _merged(value: Any, path: Sequence[str], leaf: Any) -> Any:
 
 
 def _is_flag(text: str) -> bool:
-    return text.startswith("-") and text != "-" and not _NUMBER.match(text)
+    return text.startswith("-") and text[1:2] not in ("", *"0123456789.")
 
 
 def _until_flag(words: Sequence[FlagWord]) -> int:
     """How many words stand in front of the next flag."""
-    flags = (at for at, word in enumerate(words) if word.text.startswith("-") and not _NUMBER.match(word.text))
-    return next(flags, len(words))
+    return next((at for at, word in enumerate(words) if _is_flag(word.text)), len(words))
 
 
 def _scalar(text: str) -> Any:
@@ -281,8 +281,8 @@ class _Splitter:
                     dotted[1], dotted[2], [FlagWord(text=joined)] if equals else words[at : at + 1], joined=bool(equals)
                 )
                 continue
-            if self.engine == "vllm" and (level := re.fullmatch(r"-O\.?([0-3])", word.text)):
-                self.said["optimization-level"] = Said(value=int(level[1]), source=word.text)
+            if self.engine == "vllm" and word.text.startswith("-O") and word.text[2:].removeprefix(".") in LEVELS:
+                self.said["optimization-level"] = Said(value=int(word.text[-1]), source=word.text)
                 continue
             at += self._flag(name, [FlagWord(text=joined, unset=word.unset)] if equals else None, words[at:])
 
@@ -370,9 +370,13 @@ def of_yaml(engine: str, values: Mapping[str, Any], file: str, release: str = ""
     return Settings(engine=engine, said=said, unknown=(*found.unknown, *stray), notes=tuple(skipped))
 
 
+def variables_in(text: str) -> list[str]:
+    """Names of the variables that a text names."""
+    return re.findall(r"\$\{?([A-Za-z_]\w*)", text)
+
+
 def _unset(text: str) -> str:
-    found = re.findall(r"\$\{?([A-Za-z_]\w*)", text)
-    return ", ".join(f"${name}" for name in found)
+    return ", ".join(f"${name}" for name in variables_in(text))
 
 
 ALIASES_OF_YAML = {
