@@ -124,7 +124,8 @@ class LiveServer:
 
     job: ServingJob
     memory: ServingMemory
-    lengths: DataSet
+    lengths: DataSet | None
+    """None: those of a trace."""
     held_tokens: float
     """Of the sequence whose cache `memory` counts."""
     batch: int
@@ -143,6 +144,11 @@ class LiveServer:
     def lanes(self) -> int:
         """Who steps by itself: micro-batches in flight of all replicas, each of all attention ranks together."""
         return self.job.plan.pp * self.job.plan.replicas
+
+    @property
+    def seats(self) -> int:
+        """Sequences of a lane."""
+        return self.batch * self.job.plan.adp
 
     def at_rate(self, rate: float, count: float = 0.0, slowdown: float = 1.0) -> OpenLoop:
         """Poisson arrivals on one lane, which gets its share of `rate` requests/s and of `count` requests (0: STEADY_SECONDS of
@@ -197,7 +203,7 @@ class LiveServer:
         count = max(min(round(asked.requests / self.lanes), max(MOST_REQUESTS, 2 * users)), users)
         rng = np.random.default_rng(SEED)
         isl, osl = (uniform_lengths(one, asked.range_ratio, count, rng) for one in (asked.isl, asked.osl))
-        limits = self._limits(asked.isl + asked.osl, room)
+        limits = self.limits(asked.isl + asked.osl, room)
         table = IterationTable(self.job, most_length=asked.isl + asked.osl)
         served = self._served(table, self._requests(np.zeros(count), isl, osl), limits, users)
         return LoopFigures(
@@ -212,10 +218,11 @@ class LiveServer:
     def simulated(self, arrivals: Vector, rng: np.random.Generator, slowdown: float = 1.0) -> OpenLoop:
         """One lane that gets requests at these times."""
         data, count = self.lengths, len(arrivals)
+        assert data is not None, "a trace has arrivals of its own"
         isl = sampled_lengths(data.isl, data.input_cv, data.most_input, count, rng)
         osl = sampled_answers(data.osl, data.output_cv, data.most_output, count, rng, self.job.plan.adp)
         requests = self._requests(arrivals, isl, osl)
-        served = self._served(IterationTable(self.job).slowed(slowdown), requests, self._limits(self.held_tokens))
+        served = self._served(IterationTable(self.job).slowed(slowdown), requests, self.limits(self.held_tokens))
         ran = np.isfinite(served.e2e_s)
         later, tpot = np.maximum(osl - 1.0, 0.0)[ran], served.tpot_s[ran]
         return OpenLoop(
@@ -233,13 +240,13 @@ class LiveServer:
         new = np.maximum(np.round(isl * (1.0 - self.cached)), 1.0) if self.cached else isl
         return Requests(arrival_s=arrivals, isl=new, osl=osl, cached=isl - new)
 
-    def _limits(self, held_tokens: float, room: float = 1.0) -> SchedulerLimits:
+    def limits(self, held_tokens: float, room: float = 1.0) -> SchedulerLimits:
         """Of all attention ranks of a lane, where a whole sequence has `held_tokens`."""
         ranks = self.job.plan.adp
         sequences = float(self.memory.kv_pool_bytes / self.memory.kv_bytes_per_sequence) / self.job.plan.pp * ranks
         return scheduler_limits(
             self.job.engine,
-            batch=self.batch * ranks,
+            batch=self.seats,
             tokens=self.tokens,
             kv_tokens=room * sequences * held_tokens,
             chunked=self.chunked,

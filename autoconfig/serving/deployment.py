@@ -16,7 +16,6 @@ from autoconfig.serving.rank import Deployments
 from autoconfig.specs.json_record import Positive, Share
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan
 from autoconfig.time_model.serving.iteration import IterationTable, iteration_parts
-from autoconfig.time_model.serving.scheduler import scheduler_limits
 from autoconfig.time_model.serving.simulation import (
     Requests,
     SimulatedStream,
@@ -267,7 +266,7 @@ class _Seen:
     itl_tokens: Vector
 
 
-def simulated(question: ServeQuestion, one: DeploymentReport) -> SimulatedJson:
+def simulated(question: ServeQuestion, one: DeploymentReport, slowdown: float = 1.0) -> SimulatedJson:
     """The finalist's latency under its load: a trace at its times, Poisson arrivals at --rate, else as many users as its batch,
     each asking again at once. These users come in the course of one generation, as completions of a queue that is never empty
     are spread: where all came at once, prompts of one length would stay in step.
@@ -276,32 +275,24 @@ def simulated(question: ServeQuestion, one: DeploymentReport) -> SimulatedJson:
     them where percentiles have limits (needed), of a trace all of them (up to MAX_RECORDED). With separate prefill, its ranks
     take prompts first in first out; with a full queue prompts come to them at random, as many as the deployment serves, while
     decode instances run their whole batch. Of drawn requests the first quarter is not counted, nor what was asked before all
-    users had come.
+    users had come. Every iteration is `slowdown` times as long as priced.
     """
-    decode = one.plan.decode
-    running, lanes = _running(decode), decode.pp * decode.replicas
-    streams = _streams(question, one, lanes, running)
-    table = IterationTable(question.job(decode), most_length=question.workload.longest_tokens)
+    server = server_of(question, one)
+    streams = _streams(question, one, server)
+    table = IterationTable(server.job, most_length=question.workload.longest_tokens).slowed(slowdown)
     table = table.of_prefilled() if one.plan.prefill is not None else table
-    skipped = 0.0 if isinstance(question.workload, Trace) else 0.25
-    seen = [_run(question, one, table, stream, running, skipped) for stream in streams]
-    return _latency(question, one, seen, lanes / len(seen))
-
-
-def _running(plan: EnginePlan) -> int:
-    """Sequences of a micro-batch, all attention ranks together."""
-    return max(plan.batch // (plan.adp * plan.pp), 1) * plan.adp
+    seen = [_run(question, one, server, table, stream) for stream in streams]
+    return _latency(question, one, seen, server.lanes / len(seen))
 
 
 def server_of(question: ServeQuestion, one: DeploymentReport) -> LiveServer:
-    """The deployment under live load of drawn requests."""
+    """The deployment under live load."""
     decode, work, lengths = one.plan.decode, question.workload, question.lengths
-    assert not isinstance(work, Trace)
     running = max(decode.batch // (decode.adp * decode.pp), 1)
     return LiveServer(
         job=question.job(decode),
         memory=one.memory,
-        lengths=work.data,
+        lengths=None if isinstance(work, Trace) else work.data,
         held_tokens=work.held_tokens,
         batch=running,
         running=float(running),
@@ -315,17 +306,13 @@ def server_of(question: ServeQuestion, one: DeploymentReport) -> LiveServer:
 
 def near_capacity(question: ServeQuestion, one: DeploymentReport) -> DeploymentReport:
     """With a range where Poisson arrivals are about the most that the deployment takes, of a tenth less and more of that."""
-    decode, latency, work = one.plan.decode, one.latency, question.workload
-    if latency is None or not question.rate or one.plan.prefill is not None or isinstance(work, Trace):
+    latency = one.latency
+    if latency is None or not question.rate or one.plan.prefill is not None or isinstance(question.workload, Trace):
         return one
-    running, lanes = _running(decode), decode.pp * decode.replicas
-    (stream,) = _streams(question, one, lanes, running)
-    table = IterationTable(question.job(decode), most_length=work.longest_tokens)
 
     def means(share: float) -> tuple[float, float]:
-        seen = _run(question, one, table.slowed(1.0 / share), stream, running, 0.25)
-        found = latency if share == 1.0 else _latency(question, one, [seen], lanes)
-        return found.ttft_seconds.mean, found.tpot_seconds.mean
+        other = latency if share == 1.0 else simulated(question, one, 1.0 / share)
+        return other.ttft_seconds.mean, other.tpot_seconds.mean
 
     return _ranged(one, EdgeRange.at(question.rate / server_of(question, one).most_requests_per_s(), means))
 
@@ -363,7 +350,8 @@ def at_rate(question: ServeQuestion, one: DeploymentReport) -> DeploymentReport:
     return _ranged(carried, server.near_capacity(rate, server.most_requests_per_s(), found))
 
 
-def _streams(question: ServeQuestion, one: DeploymentReport, lanes: int, running: int) -> list[Stream]:
+def _streams(question: ServeQuestion, one: DeploymentReport, server: LiveServer) -> list[Stream]:
+    lanes, running = server.lanes, server.seats
     work, disaggregated, together = question.workload, one.plan.prefill is not None, lanes
     rng = np.random.default_rng(SEED)
     if isinstance(work, Trace):
@@ -455,38 +443,23 @@ def _prefilled(question: ServeQuestion, one: DeploymentReport, arrival: Vector, 
     return ready + sent
 
 
-def _run(
-    question: ServeQuestion, one: DeploymentReport, table: IterationTable, stream: Stream, running: int, skipped: float
-) -> _Seen:
-    decode, memory = one.plan.decode, one.memory
-    held = float(memory.kv_pool_bytes / memory.kv_bytes_per_sequence) * question.workload.held_tokens / decode.pp * decode.adp
-    limits = scheduler_limits(
-        question.engine,
-        batch=running,
-        tokens=decode.tokens,
-        kv_tokens=held,
-        chunked=question.chunked,
-        steps_per_token=1.0 / question.lengths.tokens_per_step,
-        checked=1.0 + question.lengths.drafted,
-        ranks=decode.adp,
-        synchronous=question.job(decode).synchronous,
-    )
-    disaggregated, constants = one.plan.prefill is not None, question.job(decode).constants
+def _run(question: ServeQuestion, one: DeploymentReport, server: LiveServer, table: IterationTable, stream: Stream) -> _Seen:
+    disaggregated, constants = one.plan.prefill is not None, server.job.constants
     prompt = (
         np.ones_like(stream.isl) if disaggregated else np.maximum(np.round(stream.isl * (1.0 - question.lengths.cached)), 1.0)
     )
     # A request that was prefilled elsewhere brings its first token: its first decode iteration gives the second.
     left = np.maximum(stream.osl - 1.0, 1.0) if disaggregated else stream.osl
-    users = None if question.rate else running
+    users = None if question.rate else server.seats
     served = simulate(
         table,
         Requests(arrival_s=stream.begin_s, isl=prompt, osl=left, cached=stream.isl - prompt),
-        limits,
+        server.limits(server.held_tokens),
         0.0 if disaggregated else constants.request_s,
         users=users,
         token_s=0.0 if disaggregated else constants.request_token_s,
     )
-    return _seen(one, stream, served, skipped, users)
+    return _seen(one, stream, served, 0.0 if isinstance(question.workload, Trace) else 0.25, users)
 
 
 def _seen(one: DeploymentReport, stream: Stream, served: SimulatedStream, skipped: float, users: int | None) -> _Seen:
