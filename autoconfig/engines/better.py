@@ -7,10 +7,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from autoconfig.engines.load import BetterStart, Figures, Load, LoadAnswer, StartHint, by_means, case_of, row_of, simulated
+from autoconfig.engines.load import BetterStart, Load, LoadAnswer, StartHint, by_means, case_of, row_of, simulated
 from autoconfig.engines.refusals import refusal
 from autoconfig.engines.written import changed_flags, with_plan
 from autoconfig.memory_model.engines.memory import engine_memory
+from autoconfig.runs.predict_serving import Figures
 from autoconfig.runs.serving_row import ACCEPTANCE
 from autoconfig.serving.space import expert_degrees
 from autoconfig.specs.engines.start import EngineMemory, EngineStart

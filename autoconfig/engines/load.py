@@ -8,20 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from autoconfig.runs.predict_serving import (
-    Setup,
-    benchmark_of,
-    best_setup,
-    near_capacity,
-    open_loop,
-    ranges_ms,
-    server_of,
-    single_request,
-    together,
-)
+from autoconfig.runs.predict_serving import Figures, best_setup, figures_of, ranges_ms
 from autoconfig.runs.serving_row import ServingCase, read_case
 from autoconfig.runs.table import Row
-from autoconfig.serving.closed_loop import EdgeRange, bands_text, edge_text
+from autoconfig.serving.closed_loop import bands_text
 from autoconfig.serving.request import MIN_RATE
 from autoconfig.serving.traces import MAX_TOKENS, Recorded
 from autoconfig.specs.engines.start import EngineMemory, EngineStart
@@ -29,6 +19,7 @@ from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.models.model_catalogue import load_model, model_names
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.checkpoint import checkpoint_named
+from autoconfig.time_model.serving.simulation import SimulatedStream
 from autoconfig.time_model.serving.tables import shipped_calibration
 
 PERCENTILES = (50, 90, 95, 99)
@@ -186,18 +177,6 @@ def _by_id(start: EngineStart, named: str) -> bool:
         return False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figures:
-    """Of one simulated row."""
-
-    ttft_s: float
-    tpot_s: float
-    tokens_per_s: float
-    percentiles: dict[str, dict[str, float]] = field(default_factory=dict)
-    note: str = ""
-    edge: EdgeRange | None = None
-
-
 def case_of(start: EngineStart, row: Row) -> ServingCase:
     """The case of a row; a model or a checkpoint of a config.json is the start's own."""
     if start.model.name in model_names():
@@ -213,42 +192,18 @@ _ALIKE = "llama3-8b"
 def simulated(case: ServingCase) -> Figures | str:
     """Figures of a case, or why there are none."""
     setup = best_setup(case, shipped_calibration())
-    if not setup.fits:
-        return "the cache holds no whole request of these lengths"
-    if case.load == "single":
-        first, each = single_request(case, setup)
-        total = first + (case.lengths.osl - 1.0) * each
-        return Figures(ttft_s=first, tpot_s=each, tokens_per_s=case.lengths.osl / total)
-    if case.load == "closed":
-        return _benchmark(case, setup)
-    found = open_loop(case, setup) if case.load == "open" else together(case, setup)
-    tails = {"ttft_ms": _tails(found.served.ttft_s), "tpot_ms": _tails(found.served.tpot_s)}
-    rate = found.requests_per_s * case.lengths.osl
-    edge, near = near_capacity(case, setup, found) if case.load == "open" else (None, "")
-    return Figures(
-        ttft_s=found.ttft_s,
-        tpot_s=found.tpot_s,
-        tokens_per_s=rate,
-        percentiles=tails,
-        note="; ".join(filter(None, (near, bands_text(setup.job.constants)))),
-        edge=edge,
-    )
+    return figures_of(case, setup) if setup.fits else "the cache holds no whole request of these lengths"
 
 
-def _benchmark(case: ServingCase, setup: Setup) -> Figures:
-    """Figures of users who each send their next request when one is answered."""
-    found = server_of(case, setup).benchmark(benchmark_of(case))
-    tails = {"ttft_ms": _tails(found.stream.ttft_s), "tpot_ms": _tails(found.stream.tpot_s)}
-    said = f"a benchmark of {case.requests:,} requests, lengths drawn from {case.range_ratio:g} of the longest to the longest"
-    notes = [edge_text(found.load, found.edge), bands_text(setup.job.constants), said]
-    return Figures(
-        ttft_s=found.ttft_s,
-        tpot_s=found.tpot_s,
-        tokens_per_s=found.tokens_per_s,
-        percentiles=tails,
-        note="; ".join(filter(None, notes)),
-        edge=found.edge,
-    )
+def _said(case: ServingCase, found: Figures) -> list[str]:
+    """What is said of the figures of a load."""
+    run = f"a benchmark of {case.requests:,} requests, lengths drawn from {case.range_ratio:g} of the longest to the longest"
+    bands = bands_text(shipped_calibration().constants(case.engine, case.gpu))
+    return [found.near, bands * (case.load != "single"), run * (case.load == "closed")]
+
+
+def _percentiles(stream: SimulatedStream | None) -> dict[str, dict[str, float]]:
+    return {} if stream is None else {"ttft_ms": _tails(stream.ttft_s), "tpot_ms": _tails(stream.tpot_s)}
 
 
 def _tails(seconds: Any) -> dict[str, float]:
@@ -301,8 +256,8 @@ def answer_load(start: EngineStart, memory: EngineMemory, load: Load, receive_ev
         ttft_ms=found.ttft_s * 1e3,
         tpot_ms=found.tpot_s * 1e3,
         tokens_per_s=found.tokens_per_s,
-        percentiles=found.percentiles,
-        note="; ".join(filter(None, (found.note, said))),
+        percentiles=_percentiles(found.stream),
+        note="; ".join(filter(None, (*_said(case, found), said))),
         ttft_range_ms=ranges.get("ttft_range_ms"),
         tpot_range_ms=ranges.get("tpot_range_ms"),
     )

@@ -37,7 +37,7 @@ from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.borrowed import borrowed_shares
 from autoconfig.time_model.serving.iteration import constant_vector
 from autoconfig.time_model.serving.rows import ServingJob
-from autoconfig.time_model.serving.simulation import PromptBalance
+from autoconfig.time_model.serving.simulation import PromptBalance, SimulatedStream
 from autoconfig.time_model.serving.steady import Lengths, SteadyGeneration, generation, tokens_per_step
 from autoconfig.time_model.serving.tables import ServingCalibration, shipped_calibration
 from autoconfig.time_model.serving.workload import trtllm_bench_limits, trtllm_bench_table, tuned_batch
@@ -164,11 +164,6 @@ def best_setup(case: ServingCase, calibration: ServingCalibration) -> Setup:
     return max(setups, key=lambda s: (s.fits, offline_throughput(case, s) if s.fits else float(s.memory.kv_pool_bytes)))
 
 
-def single_request(case: ServingCase, setup: Setup) -> tuple[float, float]:
-    """(time to first token, time per output token) of one request alone."""
-    return server_of(case, setup).alone(case.lengths.isl, case.lengths.osl)
-
-
 def server_of(case: ServingCase, setup: Setup) -> LiveServer:
     """The deployment under live load."""
     data = case.lengths
@@ -237,6 +232,52 @@ def rated_loop(case: ServingCase, setup: Setup, limits: tuple[float, float], off
         if excess(i * step) * excess((i + 1) * step) <= 0:
             return loop(root(excess, i * step, (i + 1) * step, RATED_PRECISION))
     return loop(0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What users see of a case: seconds in the mean, tokens a second of the whole deployment."""
+
+    ttft_s: float
+    tpot_s: float
+    e2e_s: float = 0.0
+    tokens_per_s: float
+    edge: EdgeRange | None = None
+    near: str = ""
+    """What a load about the capacity, or above it, does; else empty."""
+    stream: SimulatedStream | None = None
+    requests_per_s: float | None = None
+    """Of arrivals at a rate, which the next ones are of, too."""
+    offered_tpot_s: float | None = None
+    slowdown: float = 1.0
+
+
+def figures_of(case: ServingCase, setup: Setup) -> Figures:
+    """Of one user alone, of a benchmark's users, or of arrivals at a rate."""
+    server, osl = server_of(case, setup), case.lengths.osl
+    if case.load == "single":
+        first, each = server.alone(case.lengths.isl, osl)
+        total = first + (osl - 1.0) * each
+        return Figures(ttft_s=first, tpot_s=each, e2e_s=total, tokens_per_s=osl / total)
+    if case.load == "closed":
+        loop = server.benchmark(benchmark_of(case))
+        means = {"ttft_s": loop.ttft_s, "tpot_s": loop.tpot_s, "e2e_s": loop.e2e_s, "tokens_per_s": loop.tokens_per_s}
+        return Figures(**means, edge=loop.edge, near=edge_text(loop.load, loop.edge), stream=loop.stream)
+    offered = open_loop(case, setup)
+    found = rated_loop(case, setup, case.limits, offered) if case.limits else offered
+    edge, near = (None, "") if case.limits else near_capacity(case, setup, found)
+    return Figures(
+        ttft_s=found.ttft_s,
+        tpot_s=found.itl_s if case.requests else found.tpot_s,
+        e2e_s=found.e2e_s,
+        tokens_per_s=found.requests_per_s * osl,
+        edge=edge,
+        near=near,
+        stream=found.served,
+        requests_per_s=found.requests_per_s,
+        offered_tpot_s=offered.tpot_s,
+        slowdown=found.slowdown,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,14 +377,19 @@ def _answer(case: ServingCase, setup: Setup) -> ServingPrediction:
     if not setup.fits:
         free, each = (float(x) / GIB for x in (setup.memory.kv_pool_bytes, setup.memory.kv_bytes_per_sequence))
         notes.insert(0, f"does not fit: {free:.1f} GiB for the cache, a sequence takes {each:.2f}")
-    elif case.load == "single":
-        first, each = single_request(case, setup)
-        total = first + (case.lengths.osl - 1.0) * each
-        figures = {"out_tok_s_gpu": case.lengths.osl / total / job.plan.gpus, **_latency(first, each, total)}
-    elif case.load == "open":
-        figures = _open(case, setup, notes)
-    elif case.load == "closed":
-        figures = _closed(case, setup, notes)
+    elif case.load != "offline":
+        found = figures_of(case, setup)
+        if found.near:
+            notes.insert(0, found.near)
+        if case.limits:
+            notes.append(f"rate read as the largest within the limits: iterations {found.slowdown:.2f} times as long as priced")
+        figures = {
+            **ranges_ms(found.edge),
+            "out_tok_s_gpu": found.tokens_per_s / case.num_gpus,
+            **_latency(found.ttft_s, found.tpot_s, found.e2e_s),
+            "requests_per_s": found.requests_per_s,
+            "offered_tpot_ms": None if found.offered_tpot_s is None else found.offered_tpot_s * 1e3,
+        }
     else:
         figures = {"out_tok_s_gpu": offline_throughput(case, setup)}
         if case.max_batch or case.concurrency:  # a batch of a given size: the latency of its requests, all there from the start
@@ -373,31 +419,3 @@ def ranges_ms(edge: EdgeRange | None) -> dict[str, tuple[float, float]]:
     """ttft_range_ms and tpot_range_ms where there is a range."""
     ranges = {} if edge is None else {"ttft_range_ms": edge.ttft_s, "tpot_range_ms": edge.tpot_s}
     return {name: (1e3 * low, 1e3 * high) for name, (low, high) in ranges.items()}
-
-
-def _closed(case: ServingCase, setup: Setup, notes: list[str]) -> dict[str, Any]:
-    figures = server_of(case, setup).benchmark(benchmark_of(case))
-    if text := edge_text(figures.load, figures.edge):
-        notes.insert(0, text)
-    return {
-        **ranges_ms(figures.edge),
-        "out_tok_s_gpu": figures.tokens_per_s / case.num_gpus,
-        **_latency(figures.ttft_s, figures.tpot_s, figures.e2e_s),
-    }
-
-
-def _open(case: ServingCase, setup: Setup, notes: list[str]) -> dict[str, Any]:
-    offered = open_loop(case, setup)
-    figures = rated_loop(case, setup, case.limits, offered) if case.limits else offered
-    edge, near = (None, "") if case.limits else near_capacity(case, setup, figures)
-    if near:
-        notes.insert(0, near)
-    if case.limits:
-        notes.append(f"rate read as the largest within the limits: iterations {figures.slowdown:.2f} times as long as priced")
-    return {
-        **ranges_ms(edge),
-        "out_tok_s_gpu": figures.requests_per_s * case.lengths.osl / case.num_gpus,
-        **_latency(figures.ttft_s, figures.itl_s if case.requests else figures.tpot_s, figures.e2e_s),
-        "requests_per_s": figures.requests_per_s,
-        "offered_tpot_ms": offered.tpot_s * 1e3,
-    }
