@@ -1,14 +1,12 @@
 """Errors on published runs with no fitted constant, by closed forms alone and with operator tables, and after calibration.
 
-`python -m validation.fit.published_errors` writes the table between the markers of docs/time_model.md; `--json` prints one
-column (`--closed-forms`: without operator tables), which is what the table is made of.
+`python -m validation.fit.published_errors` writes the table between the markers of docs/time_model.md.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import autoconfig.time_model.job
@@ -29,8 +27,11 @@ Column = dict[str, list[float]]
 """Group -> rows, mean error, median bias, mean error after one scalar, mean error after calibration, in %."""
 
 
-def column() -> Column:
-    """Every group of this process's model, NVIDIA's with the model left out of the calibration, others with the source."""
+def column(closed: bool) -> Column:
+    """Every group, by closed forms alone or with operator tables: NVIDIA's with the model left out of the calibration, others
+    with the source. What is priced first stays so in this process."""
+    if closed:
+        setattr(autoconfig.time_model.job, "efficiency_of", formula_efficiency_of)  # noqa: B010
     runs = [run for run in published_runs() if source_of(run.case.source).whole_step]
     calibrated = {True: Constants("model"), False: Constants("source")}
     groups: dict[str, list[tuple[float, float]]] = {}
@@ -61,18 +62,10 @@ def table(closed: Column, tables: Column) -> str:
 
 
 def main() -> None:
-    """Print one column, or make both and write the table."""
-    if "--closed-forms" in sys.argv:
-        setattr(autoconfig.time_model.job, "efficiency_of", formula_efficiency_of)  # noqa: B010
-    if "--json" in sys.argv:
-        print(json.dumps(column()))
-        return
-    command = [sys.executable, "-m", "validation.fit.published_errors", "--json"]
-    columns = [
-        json.loads(subprocess.run([*command, *more], check=True, capture_output=True, text=True).stdout)
-        for more in (["--closed-forms"], [])
-    ]
-    replace_section(DOCUMENT, BEGIN, END, f"{table(*columns)}\n\nShipped calibration: {shipped().version}.")
+    """Make both columns, each in a process that prices nothing else, and write the table."""
+    with ProcessPoolExecutor(2, get_context("spawn"), max_tasks_per_child=1) as pool:
+        closed, tables = pool.map(column, (True, False))
+    replace_section(DOCUMENT, BEGIN, END, f"{table(closed, tables)}\n\nShipped calibration: {shipped().version}.")
 
 
 if __name__ == "__main__":

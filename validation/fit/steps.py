@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,9 @@ def fit(observations: Sequence[Observation], version: str) -> Calibration:
         here = [o for o in observations if o.architecture == architecture]
         dense = [o for o in here if not o.moe]
         entries[architecture, POOL, "dense"] = _pool(dense, architecture)
-        for moe, generation in sorted({(o.moe, o.generation) for o in here}, key=lambda key: (key[0], _depth(key[1]), key[1])):
+        for moe, generation in sorted(
+            {(o.moe, o.generation) for o in here}, key=lambda key: (key[0], len([*_lineage(key[1])]), key[1])
+        ):
             mine = [o for o in here if (o.moe, o.generation) == (moe, generation)]
             pool = _pool([o for o in dense if o.generation != generation], architecture)
             prior = _prior(architecture, generation, moe, entries, pool)
@@ -54,23 +56,19 @@ def _pool(rows: Sequence[Observation], architecture: str) -> Entry:
     )
 
 
-def _depth(generation: str) -> int:
-    depth, parent = 0, parents().get(generation)
-    while parent is not None:
-        depth, parent = depth + 1, parents().get(parent)
-    return depth
+def _lineage(generation: str) -> Iterator[str]:
+    """Yield a generation, its parent, and so on."""
+    name: str | None = generation
+    while name is not None:
+        yield name
+        name = parents().get(name)
 
 
 def _prior(architecture: str, generation: str, moe: bool, entries: Mapping[Key, Entry], pool: Entry) -> npt.NDArray[np.float64]:
     """Logarithms of the factors to start from: for moe the same generation's dense entry; the nearest ancestor; the pool."""
-    entry, wanted = pool, generation if moe else parents().get(generation)
-    while wanted is not None:
-        candidates = [entries.get((architecture, wanted, kind)) for kind in (("moe", "dense") if moe else ("dense",))]
-        ancestors = [entry for entry in candidates if entry is not None]
-        if ancestors:
-            entry = ancestors[0]
-            break
-        wanted = parents().get(wanted)
+    keys = [(name, kind) for name in _lineage(generation) for kind in (("moe", "dense") if moe else ("dense",))]
+    known = (entries.get((architecture, *key)) for key in keys if moe or key[0] != generation)
+    entry = next((one for one in known if one is not None), pool)
     own = OF_THE_MIXTURE if moe and entry.kind == "dense" else ()
     return np.log([1.0 if name in own else getattr(entry.factors, name) for name in NAMES])
 

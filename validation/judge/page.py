@@ -15,13 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autoconfig.specs.errors import InputError
-
 from autoconfig.megatron.flag_table import words
 from autoconfig.megatron.read_plan import FOR_EMBEDDING, FOR_LOSS, LAYOUT
 from autoconfig.megatron.write import mock_arguments
 from autoconfig.runs.table import cell
-from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.recompute_rules import JUDGED, PlanRule
 from autoconfig.training.rules import ALL_RULES, JUDGED_RULES
 from validation.judge.agreement import CHANGED_BY, Judged, RuleCount, by_rule, from_grid, near_misses
@@ -79,19 +76,7 @@ def recipe_arguments(recipe: RecipeRun) -> list[str]:
         flags = [FOR_EMBEDDING] * (split.layers[0] < counted) + [FOR_LOSS] * (split.layers[-1] < counted)
         return [*words(mock_arguments(scenario, plan.replace(first=None, last=None))), *flags]
     even = plan.replace(first=None, last=None, vpp=1)
-    return [*words(mock_arguments(scenario, even)), LAYOUT, layout_text(split, scenario.model.mtp_num_layers)]
-
-
-def layout_text(split: PipelineSplit, mtp_layers: int) -> str:
-    """The layout as letters; of a list that the table cuts off, the one that its first chunk and the layers give."""
-    if not split.text.startswith("[["):
-        return split.text
-    size = split.layers[0] // split.vpp
-    chunks = ["t" * size] * (len(split.layers) * split.vpp - 1)
-    if not size or split.layers[-1] < size * (split.vpp - 1):
-        raise InputError(f"layout {split.text[:40]!r} is cut off and its stages cannot be guessed")
-    last = "t" * (split.layers[-1] - size * (split.vpp - 1)) + "m" * mtp_layers + "L"
-    return "|".join(["E" + chunks[0], *chunks[1:], last])
+    return [*words(mock_arguments(scenario, even)), LAYOUT, split.text]
 
 
 PAGE = ROOT / "docs" / "legality.md"

@@ -164,7 +164,8 @@ def _stages(row: Row, model: ModelSpec, pp: int) -> tuple[PipelineSplit | None, 
 
 
 def _cut_layout(text: str, pp: int, vpp: int, model: ModelSpec) -> PipelineSplit:
-    """A layout list that the table cuts off: chunks like the first one where it is whole, the last one with the rest."""
+    """The split of a layout list that the table cuts off, in letters: chunks like the first one where it is whole, the last one
+    with the rest."""
     chunks = pp * vpp
     first_row, _, behind = text.partition("]")
     size = first_row.count("decoder") if behind else -(-model.num_layers // chunks)
@@ -172,7 +173,8 @@ def _cut_layout(text: str, pp: int, vpp: int, model: ModelSpec) -> PipelineSplit
     if not 0 <= rest <= size:
         raise InputError(f"cell layout={text[:40]!r} is cut off and its stages cannot be guessed")
     per_rank = [size * vpp] * (pp - 1) + [size * (vpp - 1) + rest]
-    return PipelineSplit(vpp=vpp, layers=tuple(per_rank), text=text)
+    letters = ["E" + "t" * size, *["t" * size] * (chunks - 2), "t" * rest + "m" * model.mtp_num_layers + "L"]
+    return PipelineSplit(vpp=vpp, layers=tuple(per_rank), text="|".join(letters))
 
 
 def _recompute(row: Row) -> Recompute:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -111,15 +112,12 @@ def tensor_parallel_order(judged: Sequence[Judged]) -> tuple[int, int]:
         if cell(row, "kind") == "max_throughput" and one.predicted.out_tok_s_gpu:
             key = tuple(cell(row, k) for k in ("source", "model", "gpu", "weights", "kv", "isl", "osl", "pp", "ep", "attn_dp"))
             alike.setdefault(key, []).append(one)
-    right = pairs = 0
-    for group in alike.values():
-        for i, a in enumerate(group):
-            for b in group[i + 1 :]:
-                x, y = a.measured_throughput or 0.0, b.measured_throughput or 0.0
-                if cell(a.row, "tp") != cell(b.row, "tp") and max(x, y) > MIN_DIFFERENCE * min(x, y):
-                    pairs += 1
-                    right += (x > y) == ((a.predicted.out_tok_s_gpu or 0.0) > (b.predicted.out_tok_s_gpu or 0.0))
-    return right, pairs
+    right = []
+    for a, b in (pair for group in alike.values() for pair in combinations(group, 2)):
+        x, y = a.measured_throughput or 0.0, b.measured_throughput or 0.0
+        if cell(a.row, "tp") != cell(b.row, "tp") and max(x, y) > MIN_DIFFERENCE * min(x, y):
+            right.append((x > y) == ((a.predicted.out_tok_s_gpu or 0.0) > (b.predicted.out_tok_s_gpu or 0.0)))
+    return sum(right), len(right)
 
 
 OF_ERRORS: dict[str, Callable[[Sequence[float]], Any]] = {"mean": np.mean, "median": np.median, "worst": np.max}
