@@ -73,16 +73,16 @@ def _cut_model(row: RunRow) -> tuple[ModelSpec, int] | None:
     return model, layers
 
 
-def _layers_of_size(known: ModelSpec, parameters: float) -> tuple[int, str]:
+def _layers_of_size(base: ModelSpec, parameters: float) -> tuple[int, str]:
     """Return the depth at which a model of this shape has about so many parameters, and the size reached, in words. Raises
     CellError where it is further off than SIZE_REACHED."""
-    least = len(set(known.layer_kinds)) if known.is_hybrid else 1
-    sizes = {n: total_parameters(known.replace(**_of_depth(known, n))) for n in range(least, 2 * known.num_layers + 1)}
+    least = len(set(base.layer_kinds)) if base.is_hybrid else 1
+    sizes = {n: total_parameters(base.replace(**_of_depth(base, n))) for n in range(least, 2 * base.num_layers + 1)}
     layers = min(sizes, key=lambda n: abs(sizes[n] - parameters))
     size = f"{sizes[layers] / 1e9:.3g} B parameters"
     if abs(sizes[layers] - parameters) > SIZE_REACHED * parameters:
         raise CellError(
-            f"cell model asks for a {known.name} of {parameters / 1e9:g} B parameters: with {layers} layers it has {size}, and "
+            f"cell model asks for a {base.name} of {parameters / 1e9:g} B parameters: with {layers} layers it has {size}, and "
             "no other depth comes nearer; give layers, hidden, heads and ffn of the model that is meant"
         )
     return layers, f", {size}"
@@ -123,15 +123,15 @@ def _of_config(text: str, assumed: list[Remark]) -> ModelSpec:
     return model
 
 
-def _contradictions(row: RunRow, known: ModelSpec) -> list[str]:
+def _contradictions(row: RunRow, base: ModelSpec) -> list[str]:
     """Return the columns whose shape is not the model's, with both numbers."""
-    ffn = known.moe_ffn_hidden_size if known.is_moe else known.ffn_hidden_size
+    ffn = base.moe_ffn_hidden_size if base.is_moe else base.ffn_hidden_size
     values: dict[str, tuple[int, ...]] = {
-        "hidden": (known.hidden_size,),
-        "heads": (known.num_attention_heads,),
-        "experts": (known.num_moe_experts or 0,),
-        "ffn": (ffn, known.ffn_hidden_size),
-        **({} if known.multi_latent_attention else {"kv_channels": (known.kv_channels,)}),
+        "hidden": (base.hidden_size,),
+        "heads": (base.num_attention_heads,),
+        "experts": (base.num_moe_experts or 0,),
+        "ffn": (ffn, base.ffn_hidden_size),
+        **({} if base.multi_latent_attention else {"kv_channels": (base.kv_channels,)}),
     }
     cells = [(key, row.count(key), right) for key, right in values.items() if row.text(key)]
     return [f"{key} {value}, not {right[0]}" for key, value, right in cells if value not in right]
@@ -146,48 +146,48 @@ _CHANGED = {
 """Columns in which a row may differ from the model that it names, and the model's fields: said where it does."""
 
 
-def _changed(known: ModelSpec, row: RunRow, layers: int) -> ModelSpec:
+def _changed(base: ModelSpec, row: RunRow, layers: int) -> ModelSpec:
     """Return the model with the depth, lengths and sizes that the row says; what differs is said."""
-    changes = _of_depth(known, layers) | {"encoder_num_layers": _encoder_layers(known, row, layers)}
-    changes["max_position_embeddings"] = max(row.count("seq") or 0, known.max_position_embeddings)
-    changes["vocab_size"] = row.count("vocab") or known.vocab_size
-    if (groups := row.count("kv_heads")) and not known.multi_latent_attention:
+    changes = _of_depth(base, layers) | {"encoder_num_layers": _encoder_layers(base, row, layers)}
+    changes["max_position_embeddings"] = max(row.count("seq") or 0, base.max_position_embeddings)
+    changes["vocab_size"] = row.count("vocab") or base.vocab_size
+    if (groups := row.count("kv_heads")) and not base.multi_latent_attention:
         changes["num_query_groups"] = groups
     if (tied := row.flag("tied_embeddings")) is not None:
         changes["untie_embeddings_and_output_weights"] = not tied
-    changes = {field: value for field, value in changes.items() if getattr(known, field) != value}
-    other = [f"{key} {changes[field]}, not {getattr(known, field)}" for key, field in _CHANGED.items() if field in changes]
+    changes = {field: value for field, value in changes.items() if getattr(base, field) != value}
+    other = [f"{key} {changes[field]}, not {getattr(base, field)}" for key, field in _CHANGED.items() if field in changes]
     if pattern := changes.get("hybrid_layer_pattern"):  # counted as checkpoints and users do, not in sublayers
-        other[0] = f"layers {published_layers(pattern)}, not {published_layers(known.hybrid_layer_pattern)}"
+        other[0] = f"layers {published_layers(pattern)}, not {published_layers(base.hybrid_layer_pattern)}"
     if other:
-        row.assume(f"{known.name} with {', '.join(other)}")
+        row.assume(f"{base.name} with {', '.join(other)}")
     if changes.keys() - {"max_position_embeddings"}:
         changes["published_parameters"] = None
-    return known.replace(**changes) if changes else known
+    return base.replace(**changes) if changes else base
 
 
-def _encoder_layers(known: ModelSpec, row: RunRow, layers: int) -> int:
+def _encoder_layers(base: ModelSpec, row: RunRow, layers: int) -> int:
     """Return the layers of the encoder, of `layers` in all. Raises InputError where the row does not say how they split."""
-    if known.is_encoder_only:
+    if base.is_encoder_only:
         return layers
     encoder = row.count("encoder_layers")
-    if known.is_encoder_decoder and layers != known.num_layers and encoder is None:
-        raise InputError(f"cell encoder_layers is empty: {known.name} has not {layers} layers in all")
-    return known.encoder_num_layers if encoder is None else encoder
+    if base.is_encoder_decoder and layers != base.num_layers and encoder is None:
+        raise InputError(f"cell encoder_layers is empty: {base.name} has not {layers} layers in all")
+    return base.encoder_num_layers if encoder is None else encoder
 
 
-def _of_depth(known: ModelSpec, layers: int) -> dict[str, Any]:
+def _of_depth(base: ModelSpec, layers: int) -> dict[str, Any]:
     """Return the fields of a model that change with its number of layers: of a hybrid its pattern and number of sublayers, for
     layers in sublayers or as checkpoints count them."""
-    if known.is_hybrid:
-        if layers in (known.num_layers, published_layers(known.hybrid_layer_pattern)):
+    if base.is_hybrid:
+        if layers in (base.num_layers, published_layers(base.hybrid_layer_pattern)):
             return {}
-        pattern = scaled_pattern(known.hybrid_layer_pattern, layers)
+        pattern = scaled_pattern(base.hybrid_layer_pattern, layers)
         return {"hybrid_layer_pattern": pattern, "num_layers": len(parse_pattern(pattern).layers)}
-    if layers == known.num_layers:
+    if layers == base.num_layers:
         return {}
-    patterns = {name: pattern for name in PER_LAYER if isinstance(pattern := getattr(known, name), tuple)}
-    longer = (1,) * max(0, layers - known.num_layers)
+    patterns = {name: pattern for name in PER_LAYER if isinstance(pattern := getattr(base, name), tuple)}
+    longer = (1,) * max(0, layers - base.num_layers)
     return {"num_layers": layers, **{name: pattern[:layers] + longer for name, pattern in patterns.items()}}
 
 

@@ -72,14 +72,14 @@ def merged(outcomes: Sequence[Held | None], shown: str, why: str) -> Held:
     """What is common in front, and behind it what is not known, with its choices."""
     if any(isinstance(outcome, list) for outcome in outcomes):
         rows = [outcome if isinstance(outcome, list) else [outcome] if outcome is not None else [] for outcome in outcomes]
-        kept = _common(rows)
-        texts = [(" ".join(map(text_of, row[kept:])), any(map(_hidden, row[kept:]))) for row in rows]
-        return [*rows[0][:kept], (_undecided(texts, shown, why),)]
+        length = _common(rows)
+        texts = [(" ".join(map(text_of, row[length:])), any(map(_hidden, row[length:]))) for row in rows]
+        return [*rows[0][:length], (_undecided(texts, shown, why),)]
     values = [outcome if isinstance(outcome, tuple) else () for outcome in outcomes]
-    kept = _common(values)
-    front = _front([value[kept:] for value in values])
-    rest = [(text_of(value[kept:])[len(front) :], _hidden(value[kept:])) for value in values]
-    return (*values[0][:kept], *(plain_value(front) if front else ()), _undecided(rest, shown, why))
+    length = _common(values)
+    front = _front([value[length:] for value in values])
+    rest = [(text_of(value[length:])[len(front) :], _hidden(value[length:])) for value in values]
+    return (*values[0][:length], *(plain_value(front) if front else ()), _undecided(rest, shown, why))
 
 
 def _front(values: Sequence[Value]) -> str:

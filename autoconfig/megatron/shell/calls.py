@@ -140,7 +140,7 @@ class Calls(ABC):
 
     def _called(self, simple: Simple, line: int) -> bool | None:
         """Follow a simple command, or assignments alone."""
-        self.supposed.before = len(self.variables.asked)
+        self.supposed.before = len(self.variables.without_value)
         if simple.words and all(isinstance(token, Assignment) for token in simple.words):
             return all(assign(self.variables, token, line) for token in simple.words)
         fields = self._fields(simple)
@@ -236,13 +236,13 @@ class Calls(ABC):
             self.almost.append(almost)
         return None if launch is None and name not in _SUCCEEDS else True
 
-    def _call(self, name: str, given: list[Value]) -> bool | None:
+    def _call(self, name: str, words: list[Value]) -> bool | None:
         if self.calls >= MAX_CALLS:
             self.notes.append(f"the function {name} is called too often to follow")
             return None
         self.calls += 1
         outer = self.variables.positional()
-        self.variables.set_positional(given)
+        self.variables.set_positional(words)
         self.frames.append({})
         try:
             return self.run(*self.functions[name])

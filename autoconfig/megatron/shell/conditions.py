@@ -39,7 +39,7 @@ class Supposed:
 
     def judged(self, holds: bool | None, fields: Sequence[Value], variables: Variables, line: int) -> bool | None:
         """What a test says, or the contrary where it is turned over."""
-        names = tuple(dict.fromkeys(variables.asked[self.before :]))
+        names = tuple(dict.fromkeys(variables.without_value[self.before :]))
         if holds is None or not names:
             return holds
         test = " ".join(map(text_of, fields))

@@ -234,8 +234,8 @@ class Reader(Calls):
 
     def _rounds(self, test: Callable[[], bool | None], body: Follow, line: int) -> bool | None:
         values = self.variables.values
-        given = sum(name.isdigit() and name != "0" for name in values)  # read as started with those that --set names, or none
-        values |= {} if "#" in values or (given and str(given) not in values) else {"#": plain_value(str(given))}
+        count = sum(name.isdigit() and name != "0" for name in values)  # read as started with those that --set names, or none
+        values |= {} if "#" in values or (count and str(count) not in values) else {"#": plain_value(str(count))}
         for _ in range(MAX_ROUNDS):
             holds = test()
             if holds is None:

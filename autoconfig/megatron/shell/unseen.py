@@ -37,8 +37,8 @@ class Sourced:
     name: str
     before: Mapping[str, Held]
     """What the variables held in front of it."""
-    asked: int
-    """How many names without a value had been asked for by then."""
+    missing: int
+    """How many names without a value had been looked up by then."""
 
 
 def anything(variables: Variables, what: Iterable[Value], line: int) -> None:
@@ -66,7 +66,7 @@ def sourced(variables: Variables, fields: Sequence[Value], line: int) -> str:
         anything(variables, fields, line)
     elif _TOOLS.match(name) is None and not _SHELL_FILES.fullmatch(name):
         spend(len(variables.values) / 4)
-        held = Sourced(line=line, name=name[:60], before=dict(variables.values), asked=len(variables.asked))
+        held = Sourced(line=line, name=name[:60], before=dict(variables.values), missing=len(variables.without_value))
         variables.sourced.append(held)
     return f"line {line}: {name[:60]} {NOT_READ}"
 
@@ -92,7 +92,7 @@ def _may_set(one: Sourced, variables: Variables, behind: str) -> list[str]:
     """The variables that a sourced file may set and that the text behind it reads."""
     used = set(re.findall(r"\$\{?#?([A-Za-z_]\w*)", behind))
     same = [name for name, value in one.before.items() if name in used and _same(variables.values.get(name), value)]
-    names = [name for name in same if not _is_path(one.before[name])] + list(variables.asked[one.asked :])
+    names = [name for name in same if not _is_path(one.before[name])] + list(variables.without_value[one.missing :])
     return list(dict.fromkeys(name for name in names if name not in variables.fixed and is_name(name)))
 
 

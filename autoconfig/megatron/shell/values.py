@@ -67,7 +67,7 @@ class Variables:
     """Files that ran in the script's shell and were not read (unseen.Sourced), shared by all copies."""
     odd_options: frozenset[str] = frozenset()
     """Options of bash that change what patterns match, of which the script speaks."""
-    asked: list[str] = field(default_factory=list)
+    without_value: list[str] = field(default_factory=list)
     """Names without a value that were looked up, shared by all copies."""
 
     def copy(self) -> Variables:
@@ -92,11 +92,11 @@ class Variables:
         spend(len(self.values) / 4)
         return {name: value for name, value in self.values.items() if name.isdigit() or name in "@#"}
 
-    def set_positional(self, given: Sequence[Value] | dict[str, Held]) -> None:
-        """The words of `given` from now on; or what `positional` told."""
+    def set_positional(self, words: Sequence[Value] | dict[str, Held]) -> None:
+        """The words from now on; or what `positional` told."""
         for name in self.positional():
             del self.values[name]
-        self.values |= given if isinstance(given, dict) else positions(given)
+        self.values |= words if isinstance(words, dict) else positions(words)
 
     def shift(self, by: int) -> None:
         """`shift`: the first words go."""
@@ -115,7 +115,7 @@ class Variables:
             why = f"may be set by {self.unseen}"
         else:
             why = "is not set in the file"
-            self.asked.append(name)
+            self.without_value.append(name)
         clean = not (name.isdigit() or self.unseen or _OF_THE_MACHINE.fullmatch(name))
         return (Piece(text=f"${name}", unknown=f"${name} in line {line} {why}: say --set {name}=VALUE", unset=clean),)
 
