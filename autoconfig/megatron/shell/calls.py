@@ -50,7 +50,7 @@ from autoconfig.megatron.shell.launch import (
 )
 from autoconfig.megatron.shell.syntax import Simple, Text, parse
 from autoconfig.megatron.shell.unseen import anything, runs_unseen, sets_unknown_names, sourced
-from autoconfig.megatron.shell.values import Variables, computed, fields_of, pattern_of, value_of
+from autoconfig.megatron.shell.values import Variables, computed, fields_of, listed_values, pattern_of, value_of
 from autoconfig.planning.work import spend
 from autoconfig.specs.errors import InputError
 
@@ -133,8 +133,10 @@ class Calls(ABC):
         fields: list[Value] = []
         for token in simple.words:
             if isinstance(token, Word):
-                compared = len(fields) > 1 and text_of(fields[0]) == "[[" and text_of(fields[-1]) in ("=", "==", "!=")
-                fields += [pattern_of(token, self.variables)] if compared else fields_of(token, self.variables)
+                tests = bool(fields) and text_of(fields[0]) == "[["
+                compared = len(fields) > 1 and tests and text_of(fields[-1]) in ("=", "==", "!=")
+                words = fields_of if tests else listed_values
+                fields += [pattern_of(token, self.variables)] if compared else words(token, self.variables)
         spend(8 * len(fields))
         return fields
 

@@ -212,7 +212,9 @@ def listed_values(word: Word, variables: Variables) -> list[Value]:
     if not any("," in inner or (".." in inner and "$" not in inner) for inner in _IN_BRACES.findall(bare)):
         return fields_of(word, variables)
     shown = text_of(value_of(word, variables))
-    return [unknown(shown, f"the words that braces make of {shown[:40]} in line {word.line} are not followed: write each")]
+    return [
+        loose(unknown(shown, f"the words that braces make of {shown[:40]} in line {word.line} are not followed: write each"))
+    ]
 
 
 def _inner_words(rest: Word, variables: Variables) -> list[Value]:
@@ -333,7 +335,7 @@ def _variable(part: Part, variables: Variables) -> Value:
 
 def _element(elements: Sequence[Value], number: int) -> Value:
     """An element of an array; where one in front of it may be several, that one."""
-    undecided = next((one for one in elements[: number + 1] if any(piece.choices for piece in one)), None)
+    undecided = next((one for one in elements[: number + 1] if any(piece.choices or piece.loose for piece in one)), None)
     return undecided if undecided is not None else elements[number] if number < len(elements) else ()
 
 
