@@ -49,7 +49,7 @@ def options_of(words: Sequence[Value]) -> dict[str, object]:
             values = [] if equals else values
         else:
             values.append(_value(word, text))
-    return {name: True if not said else said[0] if len(said) == 1 else said for name, said in options.items()}
+    return {name: True if not texts else texts[0] if len(texts) == 1 else texts for name, texts in options.items()}
 
 
 def is_override(text: str) -> bool:

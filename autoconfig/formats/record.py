@@ -76,8 +76,8 @@ class Document:
         for key in filter(None, path.split(".")):
             values = values.get(key) if isinstance(values, dict) else None
         words = frozenset({"auto", "???"} if self.format in FILLED_IN else {"???"})
-        found = values if isinstance(values, dict) else {}
-        return Section(found, self.text, self.request.settings, open_words=words, prefix=path)
+        mapping = values if isinstance(values, dict) else {}
+        return Section(mapping, self.text, self.request.settings, open_words=words, prefix=path)
 
 
 @dataclass(kw_only=True)
@@ -121,7 +121,12 @@ class TrainerRun:
 
 
 def model_named(
-    document: Document, name: str | None, assumed: list[Remark], asked: str = "the file names no model", *, whole: bool = False
+    document: Document,
+    name: str | None,
+    assumed: list[Remark],
+    missing: str = "the file names no model",
+    *,
+    whole: bool = False,
 ) -> ModelSpec:
     """The model of --model, else the catalogue's of this name, or (but for `whole` names, which end in a size that counts) the
     one that the name begins with; no path of the file is opened. Raises InputError."""
@@ -132,17 +137,17 @@ def model_named(
     if document.request.like is not None:
         raise InputError(f"{option('like')} is for a config.json: say {option('model')} config.json, too")
     if not name:
-        raise InputError(f"{asked}: say --model NAME (see `autoconfig models`) or --model config.json")
+        raise InputError(f"{missing}: say --model NAME (see `autoconfig models`) or --model config.json")
     try:
         model = load_model(name)
     except InputError:
-        found = None if whole else model_in(name)
-        if found is None:
+        begun = None if whole else model_in(name)
+        if begun is None:
             raise InputError(
                 f"model {name[:80]!r}: the catalogue does not hold it, and no file that another file names is opened: say "
                 "--model NAME, or --model with the path of its config.json"
             ) from None
-        model = found
+        model = begun
     assumed.append(Remark("model", model.name, f"which {name[:80]!r} names", Effect.EVERYTHING))
     return model
 
@@ -160,8 +165,8 @@ def record(
     request, assumed = document.request, run.assumed
     if request.core_release is not None:
         raise InputError(f"{option('core_release')} is for megatron-core, and this file is for another trainer; drop it")
-    asked = _question(document, run)
-    cluster = read_cluster(asked, assumed)
+    question = _question(document, run)
+    cluster = read_cluster(question, assumed)
     dp = max(1, cluster.num_gpus // (run.tp * run.pp * run.cp))
     batch = request.global_batch_size or _global_batch(run, dp, assumed)
     seq = request.seq_length or run.seq_length
@@ -184,7 +189,7 @@ def record(
     ignored, unknown = unread_in(section, run.table, unread)
     return CheckInput(
         kind=document.format,
-        question=question_of(scenario, tuple(assumed), replace(asked, software=stack.name)),
+        question=question_of(scenario, tuple(assumed), replace(question, software=stack.name)),
         plan=_plan(run, dp),
         split=run.split,
         unknown=unknown,
@@ -203,7 +208,7 @@ def _question(document: Document, run: TrainerRun) -> Request:
     """Return the request for a run, on the GPUs of the header of a file that `export` wrote where nobody says others. Raises
     InputError."""
     request, head = document.request, header_of(document.text)
-    asked = Request(
+    question = Request(
         model=run.model.name,
         gpus=_gpus(request.gpus, head.gpus if head is not None and run.gpus is None else run.gpus, run.assumed),
         gpu=request.gpu,
@@ -214,15 +219,15 @@ def _question(document: Document, run: TrainerRun) -> Request:
         own_calibration=request.own_calibration,
     )
     named = head is None or request.gpu or request.cluster
-    return asked if head is None or named else replace(asked, gpu=head.gpu)
+    return question if head is None or named else replace(question, gpu=head.gpu)
 
 
 def _numerics(run: TrainerRun, model: ModelSpec, stack: SoftwareStack) -> Numerics:
     """Return the types of a run, the trainer's own where its file does not say them."""
     dropout = usual_dropout(model)
-    kept = stack.memory.default_fsdp_grad_dtype if run.fsdp else ""
+    sharded = stack.memory.default_fsdp_grad_dtype if run.fsdp else ""
     usual: dict[str, Any] = {"attention_dropout": dropout, "hidden_dropout": dropout}
-    usual["grad_reduce_dtype"] = kept or stack.memory.default_grad_dtype
+    usual["grad_reduce_dtype"] = sharded or stack.memory.default_grad_dtype
     return Numerics(**{**usual, **run.numerics})
 
 
@@ -240,9 +245,9 @@ def _plan(run: TrainerRun, dp: int) -> TrainPlan:
     )
 
 
-def _gpus(asked: int | None, written: int | None, assumed: list[Remark]) -> int:
+def _gpus(request: int | None, written: int | None, assumed: list[Remark]) -> int:
     """The number of GPUs: the caller's, else the file's. Raises InputError where neither says it."""
-    gpus = written if asked is None else asked
+    gpus = written if request is None else request
     if gpus is None:
         raise InputError(f"the number of GPUs is not known: the file does not say it; say {option('gpus')} N")
     if written is not None and written != gpus:
@@ -328,8 +333,7 @@ def from_words(
     script = Script(argv=tuple(words), program="", num_gpus=gpus, gpus_per_node=node, gpus_reason=gpus_reason, notes=())
     named = document.request.software or priced_in(document.text)
     request = document.request if named else replace(document.request, software=software)
-    found = from_script(document.format, document.text, script, request, model=model)
-    return replace(found, spelled=spell)
+    return replace(from_script(document.format, document.text, script, request, model=model), spelled=spell)
 
 
 def with_lora(answer: CheckInput, rank: int | None, targets: object, where: str) -> CheckInput:

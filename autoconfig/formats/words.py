@@ -88,8 +88,8 @@ def catalogue_name(model: ModelSpec) -> str:
     if model.name in model_names():
         return model.name
     for name in model_names():
-        known = load_model(name)
-        if all(getattr(known, key) == getattr(model, key) for key in _SHAPE) and known.vocab_size == model.vocab_size:
+        other = load_model(name)
+        if all(getattr(other, key) == getattr(model, key) for key in _SHAPE) and other.vocab_size == model.vocab_size:
             return name
     return ""
 
@@ -101,14 +101,14 @@ def accumulation(scenario: Scenario, plan: TrainPlan) -> int:
 
 def flat(values: Mapping[str, Any], before: str = "") -> Settings:
     """Dotted paths and texts of nested values."""
-    found: Settings = {}
+    paths: Settings = {}
     for key, value in values.items():
         if isinstance(value, dict):
-            found |= flat(value, f"{before}{key}.")
+            paths |= flat(value, f"{before}{key}.")
         elif value is not None:
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            found[f"{before}{key}"] = (text,)
-    return found
+            paths[f"{before}{key}"] = (text,)
+    return paths
 
 
 def head(scenario: Scenario, plan: TrainPlan) -> str:
@@ -141,8 +141,8 @@ class Header:
 
 def header_of(text: str) -> Header | None:
     """The header; None in files of others."""
-    found = _HEAD.search(text[:HEADER_CHARACTERS])
-    if found is None:
+    match = _HEAD.search(text[:HEADER_CHARACTERS])
+    if match is None:
         return None
-    gpus, packed = (None if text is None else int(text.replace(",", "")) for text in (found["gpus"], found["packed"]))
-    return Header(model=found["model"], gpus=gpus or 1, gpu=found["gpu"], packed_length=packed, plan=found["plan"])
+    gpus, packed = (None if text is None else int(text.replace(",", "")) for text in (match["gpus"], match["packed"]))
+    return Header(model=match["model"], gpus=gpus or 1, gpu=match["gpu"], packed_length=packed, plan=match["plan"])

@@ -246,8 +246,8 @@ def _add_usual(fields: Section, row: Row, model: ModelSpec) -> list[Remark]:
     fields.flat[DISPATCHER] = name = row.get("disp") or USUAL_DISPATCHER
     if name == "flex" and row.get("backend"):
         fields.flat.setdefault(BACKEND, row["backend"])
-    said = Remark("dispatcher", name, f"as Bridge's mixtures have it: no override says model.{DISPATCHER}")
-    return [] if row.get("disp") else [said]
+    remark = Remark("dispatcher", name, f"as Bridge's mixtures have it: no override says model.{DISPATCHER}")
+    return [] if row.get("disp") else [remark]
 
 
 def _arguments(fields: Section, section: Section) -> list[Value]:
@@ -273,8 +273,8 @@ def _packed(question: Question, section: Section, head: Header | None) -> Questi
         return question
     length, scenario = head.packed_length, question.scenario
     scenario = replace(scenario, workload=replace(scenario.workload, packed_length=length))
-    said = note(f"packed from sequences of {length:,} tokens, as the header says")
-    return replace(question, scenario=scenario, assumed=(*question.assumed, said))
+    remark = note(f"packed from sequences of {length:,} tokens, as the header says")
+    return replace(question, scenario=scenario, assumed=(*question.assumed, remark))
 
 
 def _started(script: Script | None) -> int | None:

@@ -46,12 +46,12 @@ def read(document: Document) -> CheckInput:
     assumed: list[Remark] = []
     _require_attention(section)
     reading = read_fields(NEOX, section)
-    said = reading.fields
-    said |= {"software": "gpt-neox", "gpus": None, "precision": _precision(section), "pp": max(1, said["pp"])}
-    said["recompute"] = f"full:uniform:{said['checkpointed']}" if said["checkpoints"] else "none"
-    if "accumulation" not in said and "global_batch" not in said:
-        said["accumulation"] = 1
-    model = _model(said, _vocabulary(section, assumed))
+    values = reading.fields
+    values |= {"software": "gpt-neox", "gpus": None, "precision": _precision(section), "pp": max(1, values["pp"])}
+    values["recompute"] = f"full:uniform:{values['checkpointed']}" if values["checkpoints"] else "none"
+    if "accumulation" not in values and "global_batch" not in values:
+        values["accumulation"] = 1
+    model = _model(values, _vocabulary(section, assumed))
     odd = [*not_modelled(section), *reading.not_modelled]
     if other := other_optimizer(section, "optimizer.type"):
         odd.append(other_state("optimizer.type", other))
@@ -59,11 +59,11 @@ def read(document: Document) -> CheckInput:
     sharded = sharding_of(section, stage, assumed)
     run = TrainerRun(
         model=model,
-        split=spread_layers(model.num_layers, said["pp"]) if model.num_layers % said["pp"] else None,
+        split=spread_layers(model.num_layers, values["pp"]) if model.num_layers % values["pp"] else None,
         table=NEOX.beside(load_map("deepspeed")),
         assumed=assumed,
         not_modelled=odd,
-        **{**run_fields(said), **sharded},
+        **{**run_fields(values), **sharded},
     )
     return record(document, run, section, settings, wish_of(NEOX))
 
@@ -74,25 +74,25 @@ def _underscored(values: Any) -> dict[str, Any]:
     return {str(key).replace("-", "_"): value for key, value in values.items()}
 
 
-def _model(said: dict[str, Any], vocabulary: int) -> ModelSpec:
+def _model(values: dict[str, Any], vocabulary: int) -> ModelSpec:
     """The model of the file's sizes."""
-    hidden, gated = said["hidden_size"], said["activation"] != "gelu"
+    hidden, gated = values["hidden_size"], values["activation"] != "gelu"
     usual = {"ffn_hidden_size": hidden * 8 // 3 if gated else 4 * hidden, "rotary_base": None}
     names = {one.name for one in fields(ModelSpec)} - {"hidden_dropout", "attention_dropout"}
     return ModelSpec(
         name="model of the file",
-        kv_channels=hidden // said["num_attention_heads"],
+        kv_channels=hidden // values["num_attention_heads"],
         gated_linear_unit=gated,
         vocab_size=vocabulary,
-        **{**usual, **{name: value for name, value in said.items() if name in names}},
+        **{**usual, **{name: value for name, value in values.items() if name in names}},
     )
 
 
 def _vocabulary(section: Section, assumed: list[Remark]) -> int:
     """Entries that the file gives, those of the tokenizer that vocab_file names, or GPT-2's. Raises InputError where a
     tokenizer of another type bears no name that is known."""
-    if (given := section.count("padded_vocab_size", "vocab_size")) is not None:
-        return given
+    if (entries := section.count("padded_vocab_size", "vocab_size")) is not None:
+        return entries
     kind, file = section.word("tokenizer_type") or GPT2_TOKENIZERS[0], section.word("vocab_file") or ""
     named = tokenizer_entries(file)
     if named is None and file and kind not in GPT2_TOKENIZERS:

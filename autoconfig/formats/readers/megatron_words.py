@@ -105,7 +105,7 @@ def _texts(value: Any, takes: str) -> list[Any]:
 
 def field_words(fields: Mapping[str, Any]) -> list[Value]:
     """The arguments among the fields of a map, which begin with two dashes."""
-    return [value for name, said in fields.items() if name.startswith("--") for value in argument_words(name, said)]
+    return [text for name, value in fields.items() if name.startswith("--") for text in argument_words(name, value)]
 
 
 def with_unread(answer: CheckInput, section: Section, table: Map, paths: Iterable[str]) -> CheckInput:

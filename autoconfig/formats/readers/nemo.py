@@ -94,8 +94,8 @@ def _wish(scenario: Scenario, plan: TrainPlan) -> Constraints:
     """Plans that NeMo 1 has words for: no modules to recompute but attention's core; experts are divided as the layers are."""
     layers = range(1, scenario.model.num_layers + 1)
     whole = {Recompute("full", (), method, count) for method in ("block", "uniform") for count in layers}
-    known = {NONE, Recompute("selective", ("core_attn",)), *whole, plan.recompute}
-    fixed: dict[str, frozenset[Any]] = {"recompute": frozenset(known)}
+    recompute = {NONE, Recompute("selective", ("core_attn",)), *whole, plan.recompute}
+    fixed: dict[str, frozenset[Any]] = {"recompute": frozenset(recompute)}
     fixed |= {"fsdp": frozenset({plan.fsdp}), "offload": frozenset({plan.offload})}
     if scenario.model.is_moe:
         fixed |= {"tp": frozenset({plan.tp}), "etp": frozenset({plan.etp})}

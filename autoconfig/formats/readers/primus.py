@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -33,12 +32,12 @@ MEGATRONS_EXPERTS = frozenset({"glm4-7"})
 def read(document: Document) -> CheckInput:
     """The record. GPUs: `--gpus`. `${NAME:default}` counts as its default. Raises InputError, UnsupportedError."""
     path = _trained(document)
-    name = re.sub(r"\.ya?ml$", "", document.section(path).word("model") or "").replace("_", "-").lower()
+    name = (document.section(path).word("model") or "").removesuffix(".yaml").removesuffix(".yml").replace("_", "-").lower()
     section = document.section(f"{path}.overrides")
     if (kind := section.word("model_type") or "gpt") not in ("gpt", "mamba", "hybrid"):
         raise UnsupportedError(f"{section.place('model_type')} is {kind[:40]!r}: only language models are read")
-    known = DEFAULTS | {"bf16": not section.has("fp16"), "sequence_parallel": (section.count(TENSOR) or 1) > 1}
-    _fill(section, known)
+    defaults = DEFAULTS | {"bf16": not section.has("fp16"), "sequence_parallel": (section.count(TENSOR) or 1) > 1}
+    _fill(section, defaults)
     if document.request.model is not None or name in _own() or not (section.has("num_layers") and section.has("hidden_size")):
         model: ModelSpec | None = _model(document, section, name, f"{path}.model is not in the file")
     else:
@@ -79,12 +78,12 @@ def _model(document: Document, section: Section, name: str, missing: str) -> Mod
     model = model_named(document, str(changes.pop("base", name)), [], missing)
     changes = {key: None if value == 0 and value is not False else value for key, value in changes.items()}
     model = model.replace(name=f"{model.name}*", published_parameters=None, **changes) if changes else model
-    said = section.word("tokenizer_model")
-    if said is None or section.has("vocab_size"):
+    tokenizer = section.word("tokenizer_model")
+    if tokenizer is None or section.has("vocab_size"):
         return model.replace(vocab_size=section.count("vocab_size") or model.vocab_size)
-    number = tokenizer_entries(said)
+    number = tokenizer_entries(tokenizer)
     if number is None:
-        raise InputError(f"{section.place('tokenizer_model')} is {said[:60]!r}, of unknown vocabulary: add vocab_size: N")
+        raise InputError(f"{section.place('tokenizer_model')} is {tokenizer[:60]!r}, of unknown vocabulary: add vocab_size: N")
     return model if abs(number / model.vocab_size - 1) < 0.01 else model.replace(vocab_size=number)
 
 

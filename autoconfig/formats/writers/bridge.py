@@ -40,11 +40,11 @@ def _data_set(scenario: Scenario) -> dict[str, Any]:
     if not fine_tunes(scenario):
         return {"dataset": {"sequence_length": length}}
     packed = {"packed_sequence_size": length} if scenario.workload.packed_length is not None else "null"
-    found: dict[str, Any] = {"dataset": {"seq_length": length, "packed_sequence_specs": packed}}
+    sections: dict[str, Any] = {"dataset": {"seq_length": length, "packed_sequence_specs": packed}}
     if numerics.peft != "none":
         modules = f"[{','.join(numerics.lora_target_modules)}]"
-        found["peft"] = {"dim": numerics.lora_rank, "alpha": LORA_ALPHA * numerics.lora_rank, "target_modules": modules}
-    return found
+        sections["peft"] = {"dim": numerics.lora_rank, "alpha": LORA_ALPHA * numerics.lora_rank, "target_modules": modules}
+    return sections
 
 
 def _turns_in_a_loop(scenario: Scenario) -> bool:
@@ -62,18 +62,18 @@ NOT_FIELDS = ("--no-check-for-nan-in-loss-and-grad",)
 def _switches(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
     """Fields of CUDA graphs, of a mixture's exchange of tokens and of offload, which bear the names of Megatron-LM's
     arguments."""
-    said = {one.flag: one.values for one in switch_arguments(scenario, plan) if one.flag not in NOT_FIELDS}
-    found: dict[str, Any] = {
+    switches = {one.flag: one.values for one in switch_arguments(scenario, plan) if one.flag not in NOT_FIELDS}
+    keys: dict[str, Any] = {
         flag.removeprefix("--").replace("-", "_"): f"[{','.join(map(str, values))}]"
         if flag == "--cuda-graph-modules"
         else values[0]
         if values
         else True
-        for flag, values in said.items()
+        for flag, values in switches.items()
     }
     if not scenario.model.is_moe:
-        return found
-    return found | {"moe_permute_fusion": found["moe_token_dispatcher_type"] != "allgather"}
+        return keys
+    return keys | {"moe_permute_fusion": keys["moe_token_dispatcher_type"] != "allgather"}
 
 
 def _published_depths(scenario: Scenario) -> int:
@@ -132,8 +132,8 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
 
 def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
     """The overrides that depend on the plan."""
-    found = flat(values(scenario, plan))
-    return {path: texts for path, texts in found.items() if "seq" not in path or path.endswith("parallel")}
+    paths = flat(values(scenario, plan))
+    return {path: texts for path, texts in paths.items() if "seq" not in path or path.endswith("parallel")}
 
 
 def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
@@ -151,8 +151,8 @@ def command(scenario: Scenario, file: str) -> str:
         launch += f' --node-rank "${{NODE_RANK:?0 to {last}}}" --master-addr "${{MASTER_ADDR:?host of node 0}}"'
     tuned = "peft" if scenario.numerics.peft != "none" else "sft"
     task = tuned if fine_tunes(scenario) else "pretrain"
-    asked = f"${{RECIPE:?no {task} recipe of this model is known: name one of megatron/bridge/recipes}}"
-    recipe = recipe_of(catalogue_name(scenario.model), task) or f'"{asked}"'
+    prompt = f"${{RECIPE:?no {task} recipe of this model is known: name one of megatron/bridge/recipes}}"
+    recipe = recipe_of(catalogue_name(scenario.model), task) or f'"{prompt}"'
     return f"{launch} scripts/training/run_recipe.py --recipe {recipe} $(grep -v '^#' {file})"
 
 

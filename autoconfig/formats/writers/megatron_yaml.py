@@ -31,8 +31,8 @@ def _value(texts: tuple[str, ...]) -> Any:
 def _overrides(plan: TrainPlan, values: Mapping[str, Any]) -> dict[str, Any]:
     """Attribute of Megatron-LM's arguments -> value; of what Primus has on in any case."""
     keys = {key_of(flag): value for flag, value in values.items()}
-    said = {key: on if value is True else value for (key, on), value in keys.items()}
-    return {**said, "use_distributed_optimizer": plan.dist_opt, "sequence_parallel": plan.sp}
+    overrides = {key: on if value is True else value for (key, on), value in keys.items()}
+    return {**overrides, "use_distributed_optimizer": plan.dist_opt, "sequence_parallel": plan.sp}
 
 
 def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
