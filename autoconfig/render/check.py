@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -24,7 +24,7 @@ from autoconfig.render.training_json import PlanJson, PlanReportJson, report_jso
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.json_record import Keywords, Natural, NotNegative
 from autoconfig.specs.plan_names import named_plan
-from autoconfig.specs.remarks import Effect, RemarkJson, records, sentences
+from autoconfig.specs.remarks import Effect, Remark, RemarkJson, records, sentences
 from autoconfig.training.answer import signed_seconds
 from autoconfig.training.price import PlanReport, Violation
 from autoconfig.training.rank import RESOLUTION
@@ -211,26 +211,32 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
     console is verbose."""
     source = answer.source
     whole = bool(getattr(console, "verbose", False))
-    shown = Blocks(rows=CHANGES_SHOWN)
+    shown = Blocks(rows=max(len(answer.changes), len(answer.fixes)) if whole else CHANGES_SHOWN)
     shown.draw(lambda out: show_question(out, source.question) if whole else out.print(asked_text(source.question)))
-    starts = not answer.violations and answer.report is not None and answer.report.fits and not no_verdict(answer)
-    shown.say(START if starts else NO, _legality(answer))
-    if slips := sentences(one for one in source.unknown if one.effect is Effect.EVERYTHING):
-        shown.print(f"[yellow]Left out of this verdict, as Megatron-LM does not know it:[/yellow] {escape('; '.join(slips))}")
+    fits = answer.report is not None and answer.report.fits
+    shown.say(START if fits and not answer.violations and not no_verdict(answer) else NO, _legality(answer))
+    deciding = [one for one in source.unknown if one.effect is Effect.EVERYTHING]
+    _yellow(shown, "Left out of this verdict, as Megatron-LM does not know it", deciding)
     if answer.violations:
         shown.draw(lambda out: _show_nearest(out, answer, shown.rows))
     if answer.report is not None:
         shown.print(_fits(answer, answer.report))
         shown.print(speed_text(answer.report))
-    shown.draw(lambda out: _show_better(out, answer, len(answer.changes) if whole else shown.rows))
+    shown.draw(lambda out: _show_better(out, answer, shown.rows))
     _notes(shown, answer)
     shown.draw(lambda out: show_assumed(out, source.question))
     if not whole:
         writes = "--apply-to FILE writes it | " if answer.changes or answer.missing else ""
         shown.say("next", f"{writes}--verbose: stages, notes, all arguments")
-    if others := sentences(one for one in source.unknown if one.effect is not Effect.EVERYTHING):
-        shown.print(f"[yellow]Unknown arguments, not taken into account:[/yellow] {escape('; '.join(others))}")
+    others = [one for one in source.unknown if one not in deciding]
+    _yellow(shown, "Unknown arguments, not taken into account", others)
     shown.show(console)
+
+
+def _yellow(shown: Blocks, head: str, remarks: Sequence[Remark]) -> None:
+    """A warning with its remarks; nothing without any."""
+    if remarks:
+        shown.print(f"[yellow]{head}:[/yellow] {escape('; '.join(sentences(remarks)))}")
 
 
 def _notes(shown: Blocks, answer: CheckAnswer) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
 from autoconfig.planning.money import money_text
-from autoconfig.render.screen import seconds_text, show_assumptions, show_table
+from autoconfig.render.screen import amount_text, seconds_text, show_assumptions, show_table, without_empty
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import NONE, TrainPlan
 from autoconfig.specs.scenario import Numerics, Scenario
-from autoconfig.training.answer import IncludedPlan, SearchAnswer, reason_for
+from autoconfig.training.answer import IncludedPlan, RankedPlan, SearchAnswer, reason_for
 from autoconfig.training.price import PlanReport
 from autoconfig.training.question import Question
 
@@ -26,22 +26,23 @@ SPARE = ("TFLOPS", "MFU", "tokens/s/GPU")
 def plan_table(console: Console, answer: SearchAnswer) -> None:
     """One row per plan, and one per plan that the caller named and that fits, marked by a +; on a narrow terminal what has no
     column stands under its row, so that nothing is cut. Then all of them in the short form."""
-    ranked = [(f"{one.rank}{'=' if one.tie_group == 1 and answer.ties > 1 else ''}", one.report) for one in answer.plans]
-    rows = [*ranked, *(("+", one.report) for one in answer.included if one.report is not None and one.report.fits)]
-    degrees = [key for key in DEGREES if key != "ep" or answer.question.scenario.model.is_moe]
-    names = ["#", *map(str.upper, degrees), "step", "tokens/s/GPU", "TFLOPS", "MFU", "peak/limit", "fit"]
-    names += ["days"] if ranked[0][1].days_to_train is not None else []
-    names += ["cost"] if ranked[0][1].cost is not None else []
-    cells = []
-    for rank, report in rows:
-        sizes = [f"{getattr(report.plan, key)}" for key in degrees]
-        line = [rank, *sizes, *figures(report), chance_text(report.confidence.fit_probability)]
-        line += [f"{report.days_to_train:,.1f}"] if report.days_to_train is not None else []
-        line += [f"{report.cost:,.0f}"] if report.cost is not None else []
-        cells.append([*line, also(report.plan)])
-    show_table(console, [*names, "also"], cells, left=("also",), below=("also",), spare=SPARE)
-    for rank, report in rows:
-        console.print(f"{rank} {report.plan}", markup=False, soft_wrap=True)
+    degrees, rows = degree_cells(answer.plans, answer)
+    names = [*degrees, *FIGURES, "days", "cost", "also"]
+    cells = [[*line, *figures(one), days_cell(one), amount_text(one.cost), also(one.plan)] for line, one in rows]
+    names, cells = without_empty(names, cells, ("days", "cost"))
+    show_table(console, names, cells, left=("also",), below=("also",), spare=SPARE)
+    for line, report in rows:
+        console.print(f"{line[0]} {report.plan}", markup=False, soft_wrap=True)
+
+
+def degree_cells(plans: Sequence[RankedPlan], answer: SearchAnswer) -> tuple[list[str], list[tuple[list[str], PlanReport]]]:
+    """(heads, the cells of each row with its plan): places with a mark where the first are a tie, and degrees; behind the plans
+    those that the caller named and that fit."""
+    keys = [key for key in DEGREES if key != "ep" or answer.question.scenario.model.is_moe]
+    rows = [(f"{one.rank}{'=' if one.tie_group == 1 and answer.ties > 1 else ''}", one.report) for one in plans]
+    rows += [("+", one.report) for one in answer.included if one.report is not None and one.report.fits]
+    cells = [([place, *(f"{getattr(one.plan, key)}" for key in keys)], one) for place, one in rows]
+    return ["#", *map(str.upper, keys)], cells
 
 
 def also(plan: TrainPlan) -> str:
@@ -50,21 +51,24 @@ def also(plan: TrainPlan) -> str:
     return ",".join(part for part in str(plan).split(",") if part not in usual)
 
 
+FIGURES = ("step", "tokens/s/GPU", "TFLOPS", "MFU", "peak/limit", "fit")
+
+
 def figures(report: PlanReport) -> list[str]:
-    """Step, tokens, TFLOPS, MFU, memory, in texts."""
+    """The cells of FIGURES."""
     return [
         seconds_text(report.step_seconds),
         f"{report.tokens_per_second_per_gpu:,.0f}",
         f"{report.model_flops_per_second_per_gpu / 1e12:,.0f}",
         f"{report.mfu:.1%}",
         f"{report.peak_bytes / GIB:.1f}/{report.limit_bytes / GIB:.1f}",
+        chance_text(report.confidence.fit_probability),
     ]
 
 
 def named_figures(report: PlanReport) -> str:
     """The same with what each is."""
-    step, rate, flops, mfu, memory = figures(report)
-    chance = chance_text(report.confidence.fit_probability)
+    step, rate, flops, mfu, memory, chance = figures(report)
     return f"{step} a step, {rate} tokens/s/GPU, {flops} TFLOPS, MFU {mfu}, {memory} GiB, chance to fit {chance}"
 
 
@@ -76,25 +80,20 @@ def show_compared(console: Console, answers: Sequence[SearchAnswer]) -> None:
         f"[bold]{escape(scenario.model.name)}[/bold] ({total_parameters(scenario.model) / 1e9:,.1f} B parameters)"
         f"{adapters_text(scenario.numerics)}, {workload_text(scenario)}; software {stacks}; the best plan of each"
     )
-    rows, reports = [], [answer.plans[0].report for answer in answers if answer.plans]
-    money = _money_columns(reports)
-    for answer in answers:
-        scenario = answer.question.scenario
-        name = f"{scenario.cluster.num_gpus:,} x {scenario.cluster.gpu.id}, {scenario.numerics.precision}"
-        best = answer.plans[0].report if answer.plans else None
-        chance = "" if best is None else chance_text(best.confidence.fit_probability)
-        shown = (
-            ["nothing fits" if answer.nothing_legal is None else "no legal plan", *[""] * 5]
-            if best is None
-            else [*figures(best), chance]
-        )
-        shown += _money_cells(best, reports, money)
-        rows.append([name, *shown, "" if best is None else str(best.plan)])
-    names = ["GPUs", "step", "tokens/s/GPU", "TFLOPS", "MFU", "peak/limit", "fit", *money, "plan"]
+    columns: dict[str, BesideCell] = {
+        **{name: lambda one, _, place=place: figures(one)[place] for place, name in enumerate(FIGURES)},
+        "ratio": lambda one, others: speed_ratio(one, others) if len(others) > 1 else "",
+        "days": lambda one, _: days_cell(one),
+        "cost": lambda one, _: cost_cell(one),
+        "cost ratio": cost_ratio,
+        "plan": lambda one, _: str(one.plan),
+    }
+    names, rows = compared_cells(answers, columns)
     show_table(console, names, rows, left=("GPUs", "plan"), below=("plan",), spare=SPARE)
-    for row, answer in zip(rows, answers, strict=True):
+    for answer in answers:
         if answer.question.varied and answer.plans:
-            console.print(f"{row[0]}: fastest with {answer.question.varied[0].words} (--vary)", markup=False, highlight=False)
+            said = f"{named(answer)}: fastest with {answer.question.varied[0].words} (--vary)"
+            console.print(said, markup=False, highlight=False)
     console.print("[dim]peak and limit in GiB of the worst stage, fit the chance not to run out of it.[/dim]")
     show_assumptions(console, (remark for answer in answers for remark in answer.question.assumed))
 
@@ -109,27 +108,51 @@ def cost_per_billion(report: PlanReport) -> str:
     return "" if cost is None else money_text(cost)
 
 
-def _money_columns(reports: Sequence[PlanReport]) -> list[str]:
-    """Of a comparison: tokens per second of all GPUs over those of the first, and where they are known days and cost."""
-    days = any(report.days_to_train is not None for report in reports)
-    priced = any(report.cost_per_billion_tokens is not None for report in reports)
-    return ["ratio"] * (len(reports) > 1) + ["days"] * days + ["cost" if days else COST_PER_BILLION, "cost ratio"] * priced
+def days_cell(report: PlanReport) -> str:
+    """Days to train the tokens."""
+    return amount_text(report.days_to_train, 1)
 
 
-def _money_cells(report: PlanReport | None, reports: Sequence[PlanReport], columns: Sequence[str]) -> list[str]:
-    if report is None:
-        return [""] * len(columns)
-    first = reports[0]
-    rate, rates = report.cost_per_billion_tokens, [one.cost_per_billion_tokens for one in reports]
-    first_rate = next(filter(None, rates), None)
-    cells = {
-        "ratio": f"{report.tokens_per_second_per_gpu / first.tokens_per_second_per_gpu:.2f}x",
-        "days": "" if report.days_to_train is None else f"{report.days_to_train:,.1f}",
-        "cost": "" if report.cost is None else f"{report.cost:,.0f}",
-        COST_PER_BILLION: cost_per_billion(report),
-        "cost ratio": "" if rate is None or first_rate is None else f"{rate / first_rate:.2f}x",
-    }
-    return [cells[name] for name in columns]
+def cost_cell(report: PlanReport) -> str:
+    """Money for the tokens, or for a billion of them where nothing says how many."""
+    return amount_text(report.cost) if report.cost is not None else cost_per_billion(report)
+
+
+def speed_ratio(report: PlanReport, reports: Sequence[PlanReport]) -> str:
+    """Tokens per second over those of the first."""
+    return f"{report.tokens_per_second_per_gpu / reports[0].tokens_per_second_per_gpu:.2f}x"
+
+
+def cost_ratio(report: PlanReport, reports: Sequence[PlanReport]) -> str:
+    """Money for a token over that of the first that has a price."""
+    rate = report.cost_per_billion_tokens
+    return "" if rate is None else f"{rate / next(filter(None, (one.cost_per_billion_tokens for one in reports))):.2f}x"
+
+
+MONEY = ("ratio", "days", "cost", COST_PER_BILLION, "cost ratio")
+BesideCell = Callable[[PlanReport, Sequence[PlanReport]], str]
+"""A cell of a plan beside those that it is compared with."""
+
+
+def compared_cells(answers: Sequence[SearchAnswer], columns: Mapping[str, BesideCell]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of a comparison: of each question its GPUs and what the columns say of its best plan beside the first that
+    has what they compare, or why it has none; without columns of money that say nothing."""
+    reports = [answer.plans[0].report for answer in answers if answer.plans]
+    days = any(one.days_to_train is not None for one in reports)
+    names = [COST_PER_BILLION if name == "cost" and not days else name for name in columns]
+    rows = []
+    for answer in answers:
+        why = "nothing fits" if answer.nothing_legal is None else "no legal plan"
+        best = answer.plans[0].report if answer.plans else None
+        cells = [why, *[""] * (len(names) - 1)] if best is None else [cell(best, reports) for cell in columns.values()]
+        rows.append([named(answer), *cells])
+    return without_empty(["GPUs", *names], rows, MONEY)
+
+
+def named(answer: SearchAnswer) -> str:
+    """GPUs and precision of one question of a comparison."""
+    scenario = answer.question.scenario
+    return f"{scenario.cluster.num_gpus:,} x {scenario.cluster.gpu.id}, {scenario.numerics.precision}"
 
 
 FASTEST_SHOWN, IMPOSSIBLE_SHOWN = 4, 2

@@ -16,7 +16,7 @@ from autoconfig.post_training.job import PostTrainingJob
 from autoconfig.post_training.phases import PHASES
 from autoconfig.post_training.price import PricedPlacement
 from autoconfig.post_training.questions.unknowns import Unknown, band_where_said
-from autoconfig.render.blocks import NO, START, Blocks
+from autoconfig.render.blocks import NO, START, Blocks, capital, fit_text
 from autoconfig.render.screen import show_assumptions, show_table
 from autoconfig.specs.errors import GIB, chance_text, option_name
 from autoconfig.specs.remarks import Remark, assumed_json, sentence, sentences
@@ -39,7 +39,7 @@ def show_placements(console: Console, found: RlAnswer) -> None:
     if found.ranked:
         _show_ranked(console, found, found.ranked[0])
     elif found.deadline:
-        console.print(f"[bold]{escape(found.remedy[:1].upper() + found.remedy[1:])}[/bold]")
+        console.print(f"[bold]{escape(none_text(found))}[/bold]")
         if found.nearest:
             _show_placed(console, f"Nearest, {found.gpus:,} GPUs", [found.nearest], money=found)
     else:
@@ -49,10 +49,7 @@ def show_placements(console: Console, found: RlAnswer) -> None:
 
 def _show_nearest(console: Console, found: RlAnswer) -> None:
     """That nothing fits, and what is nearest to it."""
-    tried = {0: "There is no placement", 1: "The only placement does not fit"}.get(
-        found.considered, f"None of {found.considered:,} placements fits"
-    )
-    console.print(f"[bold]{tried}; {escape(found.remedy)}[/bold]")
+    console.print(f"[bold]{escape(none_text(found))}[/bold]")
     if found.nearest:
         _show_placed(console, "Nearest" if found.considered else "Nearest, with that change", [found.nearest], money=found)
         if found.nearest.memory.reason:
@@ -60,22 +57,43 @@ def _show_nearest(console: Console, found: RlAnswer) -> None:
         _show_notes(console, found.notes)
 
 
+def none_text(found: RlAnswer) -> str:
+    """That nothing fits or meets the deadline, and what would help."""
+    if found.deadline:
+        return capital(found.remedy)
+    few = {0: "There is no placement", 1: "The only placement does not fit"}
+    return f"{few.get(found.considered, f'None of {found.considered:,} placements fits')}; {found.remedy}"
+
+
+def unlikely_text(found: RlAnswer) -> str:
+    """That no placement has the asked chance to fit, and what would help; empty where one has."""
+    if found.fit_chance_met:
+        return ""
+    likeliest = max(one.memory.chance for one in found.ranked)
+    return (
+        f"No placement has a chance to fit of {found.fit_chance * 100:.6g}% (of these at most {fit_text(likeliest)}); "
+        f"with it {escape(found.remedy)}"
+    )
+
+
+def riskier_text(found: RlAnswer) -> str:
+    """How much faster than the first a placement is that fits with less than the asked chance; empty without one."""
+    risky = found.riskier
+    saved = 0.0 if risky is None else 1.0 - risky.seconds / found.ranked[0].seconds
+    if risky is None or round(saved, 3) <= 0:
+        return ""
+    chances = f"chance {chance_text(risky.memory.chance)}, below --fit-chance {found.fit_chance * 100:.6g}%"
+    return f"{saved:.1%} faster [bold]if it fits[/bold] ({chances})"
+
+
 def _show_ranked(console: Console, found: RlAnswer, best: PricedPlacement) -> None:
     if found.deadline:
         console.print(f"[bold]{met_text(found)}[/bold]")
-    if not found.fit_chance_met:
-        likeliest = max(one.memory.chance for one in found.ranked)
-        console.print(
-            f"[bold]No placement has a chance to fit of {found.fit_chance * 100:.6g}% (of these at most "
-            f"{chance_text(likeliest)}); with it {escape(found.remedy)}[/bold]"
-        )
+    if unlikely := unlikely_text(found):
+        console.print(f"[bold]{unlikely}[/bold]")
     _show_placed(console, f"Placements that fit, of {found.considered:,}", found.ranked, found.ties, found)
-    saved = 0.0 if found.riskier is None else 1.0 - found.riskier.seconds / best.seconds
-    if found.riskier is not None and round(saved, 3) > 0:
-        console.print(
-            f"[bold]{saved:.1%} faster if it fits[/bold] (chance {chance_text(found.riskier.memory.chance)}, below "
-            f"--fit-chance {found.fit_chance * 100:.6g}%): {escape(placed_text(found.riskier))}"
-        )
+    if found.riskier is not None and (faster := riskier_text(found)):
+        console.print(f"[bold]{faster}[/bold]: {escape(placed_text(found.riskier))}")
     console.print(phases_text(best))
     if found.ties > 1:
         console.print(
@@ -186,17 +204,16 @@ def show_check(console: Console, found: RlCheck) -> None:
     reasons += [f"[bold]Unknown key[/bold] {escape(sentence(one))}" for one in found.unknown]
     for number, text in enumerate(reasons):
         shown.say("" if number or found.legal else NO, text)
-    priced = found.priced if found.job is not None else None
     starts = START if found.legal and found.fit_chance_met else NO
-    if priced is not None:
-        why = f": {priced.memory.reason}" if priced.memory.reason else ""
+    if found.priced is not None and found.job is not None:
+        why = f": {found.priced.memory.reason}" if found.priced.memory.reason else ""
         shown.say(starts if found.legal or not reasons else "", f"[bold]{found.headline}[/bold]{why}.")
     elif not found.broken:
         shown.say(starts, "nothing of it can be priced")
     if found.unread:
         shown.print(f"Not read: {_unread(found.unread, len(found.unread) if whole else SHOWN)}", spare=2)
-    if priced is not None and found.job is not None:
-        _show_run(shown, found, priced, found.job)
+    if found.priced is not None and found.job is not None:
+        _show_run(shown, found, found.priced, found.job)
     shown.draw(lambda out: show_assumptions(out, run.notes))
     shown.show(console)
 

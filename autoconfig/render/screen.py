@@ -150,17 +150,27 @@ def show_table(
     texts = [[_text(cell, {}) for cell in row] for row in rows]
     widths = {name: _width(name, cells) for name, *cells in zip(columns, *texts, strict=True)}
     wide = sum(widths[name] + 2 for name in columns) > console.width
-    under = [place for place, name in enumerate(columns) if name in below] if wide else []
-    names, dropped = _columns_that_fit([name for name in columns if columns.index(name) not in under], widths, spare, console)
+    under = [name for name in columns if wide and name in below]
+    names, dropped = _columns_that_fit([name for name in columns if name not in under], widths, spare, console)
     aligned: list[tuple[int, AlignMethod, int]] = [
         (columns.index(name), "left" if name in left else "right", min(widths[name], console.width - 2)) for name in names
     ]
-    for number, row in enumerate([[Text(name, "bold") for name in columns], *texts]):
-        console.print(_line_of(row, aligned), soft_wrap=True)
-        if number and (said := "; ".join(filter(None, (rows[number - 1][place] for place in under)))):
-            console.print(" " * INDENT + escape(said))
+    console.print(_line_of([Text(name, "bold") for name in columns], aligned), soft_wrap=True)
+    for row, line in zip(rows, texts, strict=True):
+        console.print(_line_of(line, aligned), soft_wrap=True)
+        if below_it := "; ".join(filter(None, (row[columns.index(name)] for name in under))):
+            console.print(" " * INDENT + escape(below_it))
     if dropped:
         console.print(f"Not on this screen: {', '.join(reversed(dropped))} (--json has all)", style="dim")
+
+
+def without_empty(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], optional: Collection[str]
+) -> tuple[list[str], list[list[str]]]:
+    """(columns, rows) of a table without those of `optional` in which no row says anything."""
+    lines = list(rows)
+    held = [place for place, name in enumerate(columns) if name not in optional or any(line[place] for line in lines)]
+    return [columns[place] for place in held], [[line[place] for place in held] for line in lines]
 
 
 def _width(name: str, cells: Iterable[Text]) -> int:
@@ -209,6 +219,11 @@ def _cell(name: str, value: object) -> str:
     if isinstance(value, int) and value >= BILLIONS_FROM:
         return f"{value / 1e9:,.{3 - min(3, len(str(value // 10**9)))}f} B"
     return str(value) if isinstance(value, bool | str) or value is None or name == "year" else f"{value:,}"
+
+
+def amount_text(value: float | None, digits: int = 0) -> str:
+    """A number with so many digits behind the point; empty where it is not known."""
+    return "" if value is None else f"{value:,.{digits}f}"
 
 
 def seconds_text(value: float) -> str:

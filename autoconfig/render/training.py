@@ -384,11 +384,8 @@ def _show_memory(console: Console, report: PlanReport) -> None:
     beside = max(1, (console.width - widest) // STAGE_COLUMN)
     for start in range(0, len(stages), beside):
         chosen = stages[start : start + beside]
-        rows = []
-        for name in ordered:
-            sizes = [f"{report.stages[s].parts.get(name, 0.0) / GIB:.3f}" for s in chosen]
-            if any(float(size) for size in sizes):
-                rows.append([memory_words(name), *[name] * verbose, *sizes])
+        sizes = {name: [f"{report.stages[s].parts.get(name, 0.0) / GIB:.3f}" for s in chosen] for name in ordered}
+        rows = [[memory_words(name), *[name] * verbose, *cells] for name, cells in sizes.items() if set(cells) != {"0.000"}]
         peaks = (f"[bold]{report.stages[s].peak_bytes / GIB:.3f}[/bold]" for s in chosen)
         rows.append(["[bold]peak[/bold]", *[""] * verbose, *peaks])
         columns = ["part", *["name"] * verbose, *(f"stage {stage}" for stage in chosen)]

@@ -10,10 +10,19 @@ from autoconfig.post_training.answer import RlAnswer
 from autoconfig.post_training.answer_json import kind_of
 from autoconfig.post_training.price import PricedPlacement
 from autoconfig.post_training.questions.unknowns import band_where_said
-from autoconfig.render.blocks import NO, START, Blocks, capital, fit_text
-from autoconfig.render.post_training import COST, met_text, phases_text, placed_text, show_placements
+from autoconfig.render.blocks import NO, START, Blocks, fit_text
+from autoconfig.render.post_training import (
+    COST,
+    met_text,
+    none_text,
+    phases_text,
+    placed_text,
+    riskier_text,
+    show_placements,
+    unlikely_text,
+)
 from autoconfig.render.screen import show_assumptions
-from autoconfig.specs.errors import GIB, chance_text, option_name
+from autoconfig.specs.errors import GIB, option_name
 from autoconfig.specs.remarks import sentences
 from autoconfig.training.rank import RESOLUTION
 
@@ -43,10 +52,7 @@ def show(console: Console, found: RlAnswer) -> None:
 
 def _impossible(shown: Blocks, found: RlAnswer) -> None:
     """Why nothing fits or meets the deadline, and what comes nearest."""
-    tried = {0: "There is no placement", 1: "The only placement does not fit"}.get(
-        found.considered, f"None of {found.considered:,} placements fits"
-    )
-    shown.say(NO, escape(capital(found.remedy) if found.deadline else f"{tried}; {found.remedy}"))
+    shown.say(NO, escape(none_text(found)))
     near = found.nearest
     if near is not None:
         why = f"\nIt does not fit: {escape(near.memory.reason)}" if near.memory.reason and not found.deadline else ""
@@ -68,13 +74,7 @@ def _figures(one: PricedPlacement) -> str:
 
 def _start(shown: Blocks, found: RlAnswer) -> None:
     best = found.ranked[0]
-    if not found.fit_chance_met:
-        likeliest = max(one.memory.chance for one in found.ranked)
-        shown.say(
-            NO,
-            f"No placement has a chance to fit of {found.fit_chance * 100:.6g}% (of these at most {fit_text(likeliest)}); "
-            f"with it {escape(found.remedy)}",
-        )
+    shown.say(NO, unlikely_text(found))
     if found.deadline:
         shown.say("deadline", escape(met_text(found)))
     label = START if found.fit_chance_met else "first"
@@ -93,13 +93,8 @@ def _beside(shown: Blocks, found: RlAnswer) -> None:
         shown.say(
             "equal", f"{escape(layout_text(tied[0]))}: {ratio}; {found.ties} placements are within {RESOLUTION:.0%}, a tie"
         )
-    saved = 0.0 if found.riskier is None else 1.0 - found.riskier.seconds / best.seconds
-    if found.riskier is not None and round(saved, 3) > 0:
-        shown.say(
-            "faster",
-            f"{escape(layout_text(found.riskier))}: {saved:.1%} faster [bold]if it fits[/bold] (chance "
-            f"{chance_text(found.riskier.memory.chance)}, below --fit-chance {found.fit_chance * 100:.6g}%)",
-        )
+    if found.riskier is not None and (faster := riskier_text(found)):
+        shown.say("faster", f"{escape(layout_text(found.riskier))}: {faster}")
     if others:
         one = others[0]
         shown.say(

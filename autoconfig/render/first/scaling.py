@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from autoconfig.render.blocks import NO, START, Blocks, fit_text
-from autoconfig.render.plan_table import COST_PER_BILLION, cost_per_billion, precision_text
-from autoconfig.render.screen import seconds_text, show_assumptions
+from autoconfig.render.plan_table import cost_per_billion, precision_text
+from autoconfig.render.screen import seconds_text, show_assumptions, without_empty
 from autoconfig.render.sizing.budget import count_text
-from autoconfig.render.sizing.scaling import batches_text, days_text, deadline_text, show_scaling
+from autoconfig.render.sizing.scaling import MONEY, batches_text, days_text, deadline_text, point_cells, show_scaling
 from autoconfig.sizing.sizing import ScalingAnswer, ScalingPoint, tokens_per_second
 from autoconfig.training.rank import RESOLUTION
 
@@ -130,28 +130,10 @@ def _figures(point: ScalingPoint) -> str:
 
 def _rows(shown: Blocks, answer: ScalingAnswer) -> None:
     """A line for each type and count, with days and cost where they are known."""
-    days = any(point.days is not None for point in answer.points)
-    cost = any(point.cost is not None for point in answer.points)
-    rate = not days and any(point.report and point.report.cost_per_billion_tokens for point in answer.points)
     types = [] if len(answer.kept) == 1 else ["GPU"]
-    money = [*["days"] * days, *["cost"] * cost, *[COST_PER_BILLION] * rate]
-    names = ["GPUs", *types, "step", "tokens/s", "efficiency", *money, "fit", "why not"]
-    rows = []
-    for point in answer.points:
-        kind = [escape(point.gpu)] * len(types)
-        if point.report is None:
-            rows.append([f"{point.num_gpus:,}", *kind, *[""] * (len(names) - 2 - len(types)), escape(point.why_not or "")])
-            continue
-        cells = [
-            seconds_text(point.report.step_seconds),
-            f"{tokens_per_second(point):,.0f}",
-            f"{point.efficiency:.0%}",
-        ]
-        cells += [days_text(point.days)] * days + ["" if point.cost is None else f"{point.cost:,.0f}"] * cost
-        cells += [cost_per_billion(point.report)] * rate
-        rows.append([f"{point.num_gpus:,}", *kind, *cells, fit_text(point.report.confidence.fit_probability), ""])
-    if not any(row[-1] for row in rows):
-        names, rows = names[:-1], [row[:-1] for row in rows]
+    columns = ["GPUs", *types, "step", "tokens/s", "efficiency", *MONEY, "fit", "why not"]
+    cells = (point_cells(point, columns, fit_text) for point in answer.points)
+    names, rows = without_empty(columns, cells, (*MONEY, "why not"))
     shown.table(names, rows, left=("GPU", "why not"), below=("why not",), spare=("efficiency",))
     left = len(rows)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,17 +10,24 @@ from rich.markup import escape
 from autoconfig.render.blocks import NO, ROWS, START, Blocks, capital, fit_text
 from autoconfig.render.plan_table import (
     COST_PER_BILLION,
-    DEGREES,
+    BesideCell,
     adapters_text,
     asked_text,
+    compared_cells,
+    cost_cell,
     cost_per_billion,
+    cost_ratio,
+    days_cell,
+    degree_cells,
     included_text,
+    named,
     routing_text,
     samples_text,
     show_compared,
     show_varied,
+    speed_ratio,
 )
-from autoconfig.render.screen import seconds_text, show_assumptions
+from autoconfig.render.screen import seconds_text, show_assumptions, without_empty
 from autoconfig.render.training import show_search
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.models.parameters import total_parameters
@@ -179,32 +186,21 @@ def _gain(gain: SwitchGain) -> str:
     return f"{gain.change} {seconds_text(gain.step_seconds)} ({gain.ratio - 1:+.0%})"
 
 
-MONEY: dict[str, Callable[[PlanReport], str]] = {
-    "days": lambda report: "" if report.days_to_train is None else f"{report.days_to_train:,.1f}",
-    "cost": lambda report: "" if report.cost is None else f"{report.cost:,.0f}",
-    COST_PER_BILLION: cost_per_billion,
-}
-
-
 def _table(shown: Blocks, answer: SearchAnswer) -> None:
-    rows = _rows(answer)
-    first, request = answer.plans[0], answer.question.request
-    own = [one.report for one in answer.included if one.report is not None and one.report.fits]
-    degrees = [key for key in DEGREES if key != "ep" or answer.question.scenario.model.is_moe]
-    days, cost = first.report.days_to_train is not None, first.report.cost is not None
-    rate = not cost and first.report.cost_per_billion_tokens is not None
-    money = [*["days"] * days, *["cost"] * cost, *[COST_PER_BILLION] * rate]
-    names = ["#", *map(str.upper, degrees), "step", "fit", "peak", *money, "also"]
-    ranked = [(f"{one.rank}{'=' if one.tie_group == 1 and answer.ties > 1 else ''}", one.report) for one in rows]
+    """A line for each plan, the first in bold, then those that the caller named."""
+    plans = _rows(answer)
+    degrees, rows = degree_cells(plans, answer)
+    first, request = answer.plans[0].report, answer.question.request
+    cost = "cost" if first.cost is not None else COST_PER_BILLION
     cells = []
-    for rank, report in [*ranked, *(("+", report) for report in own)]:
-        line = [rank, *(f"{getattr(report.plan, key)}" for key in degrees), seconds_text(report.step_seconds)]
-        if report is first.report:
-            line = [f"[bold]{cell}[/bold]" for cell in line]
-        line += [fit_text(report.confidence.fit_probability), f"{report.peak_bytes / GIB:.1f}"]
-        cells.append([*line, *(MONEY[name](report) for name in money), _also(report.plan)])
-    shown.table(names, cells[: len(rows)], cells[len(rows) :], left=("also",), below=("also",))
-    marks = [f"= within {RESOLUTION:.0%} of the fastest"] * (answer.ties > 1) + ["+ yours"] * bool(own)
+    for line, one in rows:
+        line.append(seconds_text(one.step_seconds))
+        marked = [f"[bold]{cell}[/bold]" for cell in line] if one is first else line
+        memory = [fit_text(one.confidence.fit_probability), f"{one.peak_bytes / GIB:.1f}"]
+        cells.append([*marked, *memory, days_cell(one), cost_cell(one), _also(one.plan)])
+    names, cells = without_empty([*degrees, "step", "fit", "peak", "days", cost, "also"], cells, ("days", cost))
+    shown.table(names, cells[: len(plans)], cells[len(plans) :], left=("also",), below=("also",))
+    marks = [f"= within {RESOLUTION:.0%} of the fastest"] * (answer.ties > 1) + ["+ yours"] * (len(cells) > len(plans))
     sorted_by = f"sorted by {SORTED[request.sort_by]}; best of {answer.ranking.funnel.fit:,} layouts"
     shown.draw(lambda out: out.print("; ".join([sorted_by, *marks]), style="dim"))
 
@@ -285,15 +281,15 @@ def show_comparison(console: Console, answers: Sequence[SearchAnswer]) -> None:
         some = " of those with a price" if len(priced) < len(fitting) else ""
         cost = f"cheapest{some}" if priced else "most tokens/s of a GPU"
         ratio = first.tokens_per_second_per_gpu / fitting[0].plans[0].report.tokens_per_second_per_gpu
-        beside = "" if best is fitting[0] else f", {ratio:.2f} times the tokens/s of {_named(fitting[0])}"
-        shown.say(START, f"[bold]{escape(_named(best))}[/bold]: {cost}{escape(beside)}\n{escape(str(first.plan))}")
+        beside = "" if best is fitting[0] else f", {ratio:.2f} times the tokens/s of {named(fitting[0])}"
+        shown.say(START, f"[bold]{escape(named(best))}[/bold]: {cost}{escape(beside)}\n{escape(str(first.plan))}")
     names, rows = compared_rows(answers)
     shown.table(names, rows, left=("GPUs", "plan"), below=("plan",))
     order = "in the order asked for; ratio, and x behind costs: over the first"
     shown.draw(lambda out: out.print(order, style="dim"), spare=2)
     for answer in fitting:
         if answer.question.varied:
-            shown.say("tried", escape(f"{_named(answer)}: fastest with {answer.question.varied[0].words} (--vary)"), spare=3)
+            shown.say("tried", escape(f"{named(answer)}: fastest with {answer.question.varied[0].words} (--vary)"), spare=3)
     shown.draw(lambda out: show_assumptions(out, (remark for one in answers for remark in one.question.assumed)), spare=1)
     shown.say("next", "one --gpu and one --precision: what is equal, risky, slower; --verbose: tokens/s/GPU, TFLOPS, MFU")
     shown.show(console)
@@ -306,32 +302,14 @@ def _worth(answer: SearchAnswer) -> float:
     return rate if rate is not None else 1.0 / report.tokens_per_second_per_gpu
 
 
-def _named(answer: SearchAnswer) -> str:
-    scenario = answer.question.scenario
-    return f"{scenario.cluster.num_gpus:,} x {scenario.cluster.gpu.id}, {scenario.numerics.precision}"
-
-
 def compared_rows(answers: Sequence[SearchAnswer]) -> tuple[list[str], list[list[str]]]:
     """Heads and rows of a comparison: one line each."""
-    reports = [answer.plans[0].report for answer in answers if answer.plans]
-    days = any(report.days_to_train is not None for report in reports)
-    priced = next((one.cost_per_billion_tokens for one in reports if one.cost_per_billion_tokens is not None), None)
-    money = [*["days"] * days, *["cost" if days else COST_PER_BILLION] * (priced is not None)]
-    names = ["GPUs", "step", "ratio", *money, "fit", "plan"]
-    rows = []
-    for answer in answers:
-        if not answer.plans:
-            why = "nothing fits" if answer.nothing_legal is None else "no legal plan"
-            rows.append([_named(answer), why, *[""] * (len(names) - 2)])
-            continue
-        one = answer.plans[0].report
-        cells = [seconds_text(one.step_seconds)]
-        cells.append(f"{one.tokens_per_second_per_gpu / reports[0].tokens_per_second_per_gpu:.2f}x")
-        cells += ["" if one.days_to_train is None else f"{one.days_to_train:,.1f}"] * days
-        if priced is not None:
-            amount = cost_per_billion(one) if one.cost is None else f"{one.cost:,.0f}"
-            rate = one.cost_per_billion_tokens
-            cells.append("" if rate is None else f"{amount} ({rate / priced:.2f}x)")
-        cells.append(fit_text(one.confidence.fit_probability))
-        rows.append([_named(answer), *cells, str(one.plan)])
-    return names, rows
+    columns: dict[str, BesideCell] = {
+        "step": lambda one, _: seconds_text(one.step_seconds),
+        "ratio": speed_ratio,
+        "days": lambda one, _: days_cell(one),
+        "cost": lambda one, others: f"{cost_cell(one)} ({ratio})" if (ratio := cost_ratio(one, others)) else "",
+        "fit": lambda one, _: fit_text(one.confidence.fit_probability),
+        "plan": lambda one, _: str(one.plan),
+    }
+    return compared_cells(answers, columns)

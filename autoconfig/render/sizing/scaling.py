@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from autoconfig.render.plan_table import COST_PER_BILLION, cost_per_billion, precision_text
 from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
-from autoconfig.render.screen import show_assumptions, show_table
+from autoconfig.render.screen import amount_text, seconds_text, show_assumptions, show_table, without_empty
 from autoconfig.render.training_json import PlanReportJson, report_json
 from autoconfig.sizing.goodput import Reliability
 from autoconfig.sizing.sizing import MAX_TRIED, ScalingAnswer, ScalingPoint, tokens_per_second
@@ -132,16 +133,14 @@ def show_scaling(console: Console, answer: ScalingAnswer) -> None:
     """What was asked, the table, in a terminal the bars, the deadline."""
     scenario = answer.question.scenario
     workload = scenario.workload
-    questions = [point.question for point in answer.points if point.question is not None] or [answer.question]
-    software = {q.scenario.software.name: q.scenario.cluster.gpu.id for q in reversed(questions)}
-    named = [name if len(software) == 1 else f"{name} ({gpu})" for name, gpu in reversed(software.items())]
     console.print(
         f"[bold]{escape(scenario.model.name)}[/bold], sequence {workload.seq_length:,}, global batch "
-        f"{workload.global_batch_size:,}, {precision_text(scenario.numerics)}, {', '.join(named)}"
+        f"{workload.global_batch_size:,}, {precision_text(scenario.numerics)}, {_software_text(answer)}"
     )
-    for gpu, kept in answer.kept.items():
-        if kept:
-            console.print(f"  kept on {gpu}: " + escape(", ".join(f"{k}={_plain(v)}" for k, v in kept.items())), style="dim")
+    for gpu, plan_keys in answer.kept.items():
+        if plan_keys:
+            values = escape(", ".join(f"{key}={_plain(value)}" for key, value in plan_keys.items()))
+            console.print(f"  kept on {gpu}: {values}", style="dim")
     _table(console, answer)
     rates = {gpu: _curve(answer, gpu) for gpu in answer.kept}
     if console.is_terminal and max(len(curve) for curve in rates.values()) >= MIN_POINTS:
@@ -157,6 +156,13 @@ def show_scaling(console: Console, answer: ScalingAnswer) -> None:
     show_assumptions(console, answer.question.assumed)
 
 
+def _software_text(answer: ScalingAnswer) -> str:
+    """The software, with the first GPU of each where it is not the same on all."""
+    questions = [point.question for point in answer.points if point.question is not None] or [answer.question]
+    software = {q.scenario.software.name: q.scenario.cluster.gpu.id for q in reversed(questions)}
+    return ", ".join(name if len(software) == 1 else f"{name} ({gpu})" for name, gpu in reversed(software.items()))
+
+
 def batches_text(answer: ScalingAnswer) -> str:
     """Global batches that were taken for single counts, none having been given; empty where all have the same."""
     asked = answer.question.scenario.workload.global_batch_size
@@ -165,35 +171,35 @@ def batches_text(answer: ScalingAnswer) -> str:
 
 
 def _table(console: Console, answer: ScalingAnswer) -> None:
-    with_days = any(point.days is not None for point in answer.points)
-    with_cost = any(point.cost is not None for point in answer.points)
-    with_rate = not with_days and any(point.report and point.report.cost_per_billion_tokens for point in answer.points)
-    money = [*["days"] * with_days, *["cost"] * with_cost, *[COST_PER_BILLION] * with_rate]
-    right = ["GPUs", "step s", "tokens/s", "speedup", "efficiency", "goodput", *money, "fit"]
-    rows = []
-    for point in answer.points:
-        if point.report is None or point.goodput is None:
-            rows.append([point.gpu, f"{point.num_gpus:,}", *[""] * (len(right) - 1), escape(point.why_not or "")])
-            continue
-        cells = [
-            f"{point.num_gpus:,}",
-            f"{point.report.step_seconds:,.2f}",
-            f"{tokens_per_second(point):,.0f}",
-            f"{point.speedup:.2f}x",
-            f"{point.efficiency:.0%}",
-            f"{point.goodput.share:.1%}",
-        ]
-        cells += [days_text(point.days)] * with_days + ["" if point.cost is None else f"{point.cost:,.0f}"] * with_cost
-        cells += [cost_per_billion(point.report)] * with_rate
-        rows.append([point.gpu, *cells, chance_text(point.report.confidence.fit_probability), str(point.report.plan)])
-    show_table(
-        console,
-        ["GPU", *right, "best plan"],
-        rows,
-        left=("GPU", "best plan"),
-        below=("best plan",),
-        spare=("speedup", "goodput", "efficiency", "tokens/s"),
-    )
+    names = ("GPU", "GPUs", "step s", "tokens/s", "speedup", "efficiency", "goodput", *MONEY, "fit", "best plan")
+    columns, rows = without_empty(names, (point_cells(point, names, chance_text) for point in answer.points), MONEY)
+    show_table(console, columns, rows, left=("GPU", "best plan"), below=("best plan",), spare=SPARE)
+
+
+MONEY = ("days", "cost", COST_PER_BILLION)
+SPARE = ("speedup", "goodput", "efficiency", "tokens/s")
+
+
+def point_cells(point: ScalingPoint, columns: Sequence[str], fit: Callable[[float], str]) -> list[str]:
+    """Cells of a row of a table; without a plan those of its count, and why."""
+    cells = {"GPU": escape(point.gpu), "GPUs": f"{point.num_gpus:,}", "why not": escape(point.why_not or "")}
+    if point.report is None or point.goodput is None:
+        cells["best plan"] = cells["why not"]
+    else:
+        cells |= {
+            "step s": f"{point.report.step_seconds:,.2f}",
+            "step": seconds_text(point.report.step_seconds),
+            "tokens/s": f"{tokens_per_second(point):,.0f}",
+            "speedup": f"{point.speedup:.2f}x",
+            "efficiency": f"{point.efficiency:.0%}",
+            "goodput": f"{point.goodput.share:.1%}",
+            "days": days_text(point.days),
+            "cost": amount_text(point.cost),
+            COST_PER_BILLION: cost_per_billion(point.report) if point.report.days_to_train is None else "",
+            "fit": fit(point.report.confidence.fit_probability),
+            "best plan": str(point.report.plan),
+        }
+    return [cells.get(name, "") for name in columns]
 
 
 def _days_asked(answer: ScalingAnswer) -> str:
