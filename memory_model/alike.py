@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from autoconfig.specs.layouts import Layouts
+from autoconfig.specs.plan import DEGREES, ENDS, SHARDING
 from autoconfig.specs.scenario import Scenario
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-STATE_COLUMNS = ("tp", "pp", "vpp", "first", "last", "ep", "etp", "dist_opt", "fsdp", "offload")
+STATE_COLUMNS = (*(key for key in DEGREES if key not in ("cp", "dp", "mbs")), *ENDS, *SHARDING)
 """Columns of layouts that weights, gradients and optimizer state depend on, beside dp x cp: many rows share them."""
 
 

@@ -107,6 +107,11 @@ SHORT_TO_LONG = {
 }
 """Keys of the short form -> Megatron's long names (used in JSON, Python and exported files)."""
 
+DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs")
+ENDS = ("first", "last")
+SHARDING = ("dist_opt", "fsdp", "offload")
+"""Keys of numbers that divide the work, of layers at the ends, of how state is shared; `sp` and `recompute` are the others."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainPlan:
@@ -133,10 +138,8 @@ class TrainPlan:
     """Share of the optimizer state kept in CPU memory."""
 
     def __post_init__(self) -> None:
-        for key in ("tp", "pp", "dp", "mbs", "vpp", "cp", "ep", "etp"):
-            _check_degree(key, getattr(self, key))
-        for key in ("first", "last"):
-            if getattr(self, key) is not None:
+        for key in (*DEGREES, *ENDS):
+            if key in DEGREES or getattr(self, key) is not None:
                 _check_degree(key, getattr(self, key))
         if self.fsdp not in (0, 2, 3):
             raise PlanError(f"fsdp={self.fsdp}: use 0 (off), 2 (gradients and optimizer state) or 3 (weights too)")
@@ -166,7 +169,7 @@ def format_plan(plan: TrainPlan) -> str:
     parts = [f"tp={plan.tp}", f"pp={plan.pp}"]
     parts += [f"{key}={getattr(plan, key)}" for key in ("vpp", "cp", "ep", "etp") if getattr(plan, key) != 1]
     parts += [f"dp={plan.dp}", f"mbs={plan.mbs}", f"sp={int(plan.sp)}", f"recompute={plan.recompute}"]
-    parts += [f"{key}={getattr(plan, key)}" for key in ("first", "last") if getattr(plan, key) is not None]
+    parts += [f"{key}={getattr(plan, key)}" for key in ENDS if getattr(plan, key) is not None]
     if plan.dist_opt == bool(plan.fsdp):
         parts.append(f"dist_opt={int(plan.dist_opt)}")
     if plan.fsdp:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,13 +12,13 @@ from autoconfig.planning.money import money_text
 from autoconfig.render.screen import amount_text, seconds_text, show_assumptions, show_table, without_empty
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.models.parameters import total_parameters
-from autoconfig.specs.plan import NONE, TrainPlan
+from autoconfig.specs.plan import DEGREES, NONE, TrainPlan
 from autoconfig.specs.scenario import Numerics, Scenario
 from autoconfig.training.answer import IncludedPlan, RankedPlan, SearchAnswer, reason_for
 from autoconfig.training.price import PlanReport
 from autoconfig.training.question import Question
 
-DEGREES = ("tp", "pp", "vpp", "cp", "ep", "dp", "mbs")
+SHOWN_DEGREES = tuple(key for key in DEGREES if key != "etp")
 """Keys of a plan with a column of their own."""
 SPARE = ("TFLOPS", "MFU", "tokens/s/GPU")
 """What a narrow screen does without, first the first."""
@@ -38,7 +39,7 @@ def plan_table(console: Console, answer: SearchAnswer) -> None:
 def degree_cells(plans: Sequence[RankedPlan], answer: SearchAnswer) -> tuple[list[str], list[tuple[list[str], PlanReport]]]:
     """(heads, the cells of each row with its plan): places with a mark where the first are a tie, and degrees; behind the plans
     those that the caller named and that fit."""
-    keys = [key for key in DEGREES if key != "ep" or answer.question.scenario.model.is_moe]
+    keys = [key for key in SHOWN_DEGREES if key != "ep" or answer.question.scenario.model.is_moe]
     rows = [(f"{one.rank}{'=' if one.tie_group == 1 and answer.ties > 1 else ''}", one.report) for one in plans]
     rows += [("+", one.report) for one in answer.included if one.report is not None and one.report.fits]
     cells = [([place, *(f"{getattr(one.plan, key)}" for key in keys)], one) for place, one in rows]
@@ -47,7 +48,7 @@ def degree_cells(plans: Sequence[RankedPlan], answer: SearchAnswer) -> tuple[lis
 
 def also(plan: TrainPlan) -> str:
     """What a plan says beside its degrees and is not as most plans: recomputation, uneven stages, sharding."""
-    usual = {*(f"{key}={getattr(plan, key)}" for key in DEGREES), f"sp={int(plan.tp > 1)}", f"recompute={NONE}"}
+    usual = {*(f"{key}={getattr(plan, key)}" for key in SHOWN_DEGREES), f"sp={int(plan.tp > 1)}", f"recompute={NONE}"}
     return ",".join(part for part in str(plan).split(",") if part not in usual)
 
 
@@ -66,6 +67,10 @@ def figures(report: PlanReport) -> list[str]:
     ]
 
 
+def _figure(place: int, report: PlanReport, _: Sequence[PlanReport]) -> str:
+    return figures(report)[place]
+
+
 def named_figures(report: PlanReport) -> str:
     """The same with what each is."""
     step, rate, flops, mfu, memory, chance = figures(report)
@@ -81,7 +86,7 @@ def show_compared(console: Console, answers: Sequence[SearchAnswer]) -> None:
         f"{adapters_text(scenario.numerics)}, {workload_text(scenario)}; software {stacks}; the best plan of each"
     )
     columns: dict[str, BesideCell] = {
-        **{name: lambda one, _, place=place: figures(one)[place] for place, name in enumerate(FIGURES)},
+        **{name: partial(_figure, place) for place, name in enumerate(FIGURES)},
         "ratio": lambda one, others: speed_ratio(one, others) if len(others) > 1 else "",
         "days": lambda one, _: days_cell(one),
         "cost": lambda one, _: cost_cell(one),

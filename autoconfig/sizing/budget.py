@@ -169,23 +169,17 @@ def budget(request: BudgetRequest, progress: Callable[[str], None] | None = None
     types, left_out = _types(request)
     sizes = request.sizes or (size_of(types[0].question.scenario.model, request.base.model),)
     market = _Market(request, types, progress)
-    found: list[BudgetChoice] = []
-    chosen = -1
-    for place in range(len(sizes) - 1, -1, -1):
-        found = market.of_each_type(sizes[place])
-        if found:
-            chosen = place
-            break
-    best, runner_up = (found[0] if found else None), (found[1] if len(found) > 1 else None)
-    for place in range(chosen - 1, -1, -1):
-        if runner_up is None:
-            runner_up = next(iter(market.of_each_type(sizes[place])), None)
-    larger = sizes[chosen + 1] if best is not None and chosen + 1 < len(sizes) else None
+    by_size = ((place, market.of_each_type(sizes[place])) for place in reversed(range(len(sizes))))
+    possible = ((place, found) for place, found in by_size if found)  # the largest first
+    chosen, choices = next(possible, (len(sizes), []))
+    best = choices[0] if choices else None
+    runner_up = choices[1] if len(choices) > 1 else next((found[0] for _, found in possible), None)
+    larger = next(iter(sizes[chosen + 1 :]), None)
     return BudgetAnswer(
         request=request,
         best=best,
         runner_up=runner_up,
-        choices=tuple(found),
+        choices=tuple(choices),
         next_size=None if larger is None else market.possible(larger, WIDER * request.days),
         instead=market.possible(sizes[0], math.inf) if best is None else None,
         left_out=tuple(left_out),
@@ -308,6 +302,11 @@ class _Candidate:
             found = min(found, float(times.seconds(rows).min()))
         return self._days_of_step(found)
 
+    @property
+    def days(self) -> float:
+        """Days of the first plan of a search; infinite where nothing fits."""
+        return math.inf if self.choice is None else self.choice.days
+
     def _days_of_step(self, seconds: float) -> float:
         assert self.question is not None
         return self.days_of(self.question.scenario.workload.tokens_per_step / seconds, self.goodput.share)
@@ -340,10 +339,20 @@ class _Candidate:
         )
 
 
-ByCost = "cost"
-ByDays = "days"
-BOUNDS = ("least_days", "quickest_days")
-"""Bounds of a candidate's days, cheap ones first; then it is searched."""
+LEVELS = ("least_days", "quickest_days", "days")
+"""Bounds of a candidate's days, cheap ones first; the last is what a search of its plans says."""
+By = Callable[[float, float], float]
+"""Cost and days -> what is to be least."""
+
+
+def by_cost(cost: float, days: float) -> float:
+    """The cost."""
+    return cost
+
+
+def by_days(cost: float, days: float) -> float:
+    """The days."""
+    return days
 
 
 class _Market:
@@ -364,54 +373,50 @@ class _Market:
     def of_each_type(self, size: ModelSize) -> list[BudgetChoice]:
         """The cheapest of each GPU type within money and days, cheapest first."""
         limits = self.request.days, self.request.money.value
-        found = (self._least(size, [kind], ByCost, *limits) for kind in self.types)
+        found = (self._least(size, [kind], by_cost, *limits) for kind in self.types)
         return sorted(filter(None, found), key=lambda one: (one.cost, one.num_gpus))
 
     def possible(self, size: ModelSize, most_days: float) -> Possible:
         """What another budget would do for a size; with the same money in at most so many days."""
-        least_money = self._least(size, self.types, ByCost, self.request.days, math.inf)
-        least_days = self._least(size, self.types, ByDays, most_days, self.request.money.value)
+        least_money = self._least(size, self.types, by_cost, self.request.days, math.inf)
+        least_days = self._least(size, self.types, by_days, most_days, self.request.money.value)
         cheapest = least_money
         if least_money is None or (least_days is None and math.isinf(most_days)):
-            cheapest = self._least(size, self.types, ByCost, math.inf, math.inf)
+            cheapest = self._least(size, self.types, by_cost, math.inf, math.inf)
         return Possible(size=size, least_money=least_money, least_days=least_days, cheapest=cheapest)
 
     def _least(
-        self, size: ModelSize, types: Iterable[_GpuType], by: str, most_days: float, most_money: float
+        self, size: ModelSize, types: Iterable[_GpuType], by: By, most_days: float, most_money: float
     ) -> BudgetChoice | None:
-        """The candidate within these limits that is least by cost or by days, then by GPUs."""
-
-        def within(one: _Candidate, days: float) -> bool:
-            return days <= most_days and one.cost_of(days) <= most_money
-
+        """The candidate within these limits that is least by cost or by days, then by GPUs: the first of all whose turn comes
+        with what a search says, each having waited by ever nearer bounds."""
         waiting: list[tuple[float, int, int, int, _Candidate]] = []
+
+        def wait(one: _Candidate, days: float, order: int, level: int) -> bool:
+            """Whether it is within the limits, and waits for its turn."""
+            if not (days <= most_days and one.cost_of(days) <= most_money):
+                return False
+            heapq.heappush(waiting, (by(one.cost_of(days), days), one.count, order, level, one))
+            return True
+
         for kind in types:
             most = min(self.request.most_gpus(kind.offer) if math.isfinite(most_days + most_money) else MOST_OF_ALL, MAX_GPUS)
             for count in kind.counts(min(most, self.request.gpus or most)):
                 if count > most:
                     break
                 one = self._candidate(size, kind, count)
-                quickest = one.days_of(count * self._most_rate(one))
-                if not within(one, quickest):
-                    continue
-                heapq.heappush(waiting, (_by(one, quickest, by), count, len(waiting), 0, one))
-                if math.isfinite(most_days) and not math.isfinite(most_money):
+                promising = wait(one, one.days_of(count * self._most_rate(one)), len(waiting), 0)
+                if promising and math.isfinite(most_days) and not math.isfinite(most_money):
                     most = min(most, WIDER * count)
-        best: BudgetChoice | None = None
         while waiting:
-            bound, _, order, level, one = heapq.heappop(waiting)
-            if best is not None and bound > _key(best, by)[0]:
-                break
-            if level < len(BOUNDS):  # a nearer bound first
-                if within(one, days := getattr(one, BOUNDS[level])):
-                    heapq.heappush(waiting, (_by(one, days, by), one.count, order, level + 1, one))
-                continue
-            if self.progress is not None:
-                self.progress(f"{size.name}, {one.count:,} x {one.kind.offer.gpu}")
-            choice = one.choice
-            if choice is not None and choice.days <= most_days and choice.cost <= most_money:
-                best = choice if best is None else min(best, choice, key=lambda one: _key(one, by))
-        return best
+            _, _, order, level, one = heapq.heappop(waiting)
+            if level < len(LEVELS):
+                if LEVELS[level] == "days" and self.progress is not None:
+                    self.progress(f"{size.name}, {one.count:,} x {one.kind.offer.gpu}")
+                wait(one, getattr(one, LEVELS[level]), order, level + 1)
+            elif one.choice is not None:
+                return one.choice
+        return None
 
     def _candidate(self, size: ModelSize, kind: _GpuType, count: int) -> _Candidate:
         return self._made.setdefault((size.name, kind.offer.gpu, count), _Candidate(self.request, size, kind, count))
@@ -437,11 +442,3 @@ class _Market:
                 rate = min(rate, most) if most > 0 else rate
             self._rates[key] = rate
         return self._rates[key]
-
-
-def _by(one: _Candidate, days: float, by: str) -> float:
-    return one.cost_of(days) if by == ByCost else days
-
-
-def _key(choice: BudgetChoice, by: str) -> tuple[float, int]:
-    return (choice.cost if by == ByCost else choice.days), choice.num_gpus

@@ -232,17 +232,15 @@ def _fewest_of_all(curve: _Curve, points: Sequence[ScalingPoint], request: Scali
     days, spares, node = request.days, request.reliability.spares or 0, curve.per_node
     tried = {p.num_gpus for p in points}
     most = min((p.num_gpus for p in points if _in_time(p, days)), default=max(tried) + 1) - spares
-    more = [curve.point(count) for count in _doubled(node, most, spares) if count not in tried]
+    more = [curve.point(count) for count in sorted({*_doubled(node, most, spares)} - tried)]
     rate = _most_rate((*points, *more))
     if rate is None:
         return [], True
-    least = request.base.tokens / (days * SECONDS_PER_DAY * REACH * rate)
     least_asked = min(request.gpu_counts) if len(request.gpu_counts) > 1 else 1
-    sizes = (*range(1, min(node, most)), *range(node, most, node))
-    able = [size for size in sizes if size >= least and size + spares >= least_asked]
+    least = max(request.base.tokens / (days * SECONDS_PER_DAY * REACH * rate), least_asked - spares)
+    able = [size + spares for size in (*range(1, min(node, most)), *range(node, most, node)) if size >= least]
     more = [point for point in more if point.num_gpus >= least_asked]
-    untried = [size for size in able[:MAX_TRIED] if size + spares not in tried]
-    if (point := _first_in_time(curve, untried, spares, days)) is not None:
+    if (point := _first_in_time(curve, sorted({*able[:MAX_TRIED]} - tried), spares, days)) is not None:
         return [*more, point], True
     return more, len(able) <= MAX_TRIED
 
@@ -257,8 +255,8 @@ def _most_rate(points: Iterable[ScalingPoint]) -> float | None:
     return max((_rate(p) / p.training_gpus for p in points if p.report is not None), default=None)
 
 
-def _first_in_time(curve: _Curve, sizes: Iterable[int], spares: int, days: float) -> ScalingPoint | None:
-    points = (curve.point(size + spares) for size in sizes if not curve.misses(size))
+def _first_in_time(curve: _Curve, counts: Iterable[int], spares: int, days: float) -> ScalingPoint | None:
+    points = (curve.point(count) for count in counts if not curve.misses(count - spares))
     return next((point for point in points if _in_time(point, days)), None)
 
 
@@ -327,8 +325,8 @@ def _fewest(points: Sequence[ScalingPoint], days: float | None) -> ScalingPoint 
     """The cheapest to hold: fewest GPUs that meet the deadline, among equals the fastest."""
     if days is None:
         return None
-    good = [p for p in points if p.days is not None and p.days <= days]
-    return min(good, key=lambda p: (p.num_gpus, p.days), default=None)
+    good = [p for p in points if _in_time(p, days)]
+    return min(good, key=lambda p: (p.num_gpus, p.days or 0.0), default=None)
 
 
 def _cheapest(points: Sequence[ScalingPoint]) -> ScalingPoint | None:

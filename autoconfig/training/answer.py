@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +14,7 @@ from autoconfig.planning.resolve import DEFAULT_GPU
 from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.hardware.local_gpu import find_gpu
 from autoconfig.specs.layouts import stage_layers
-from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.plan import DEGREES, SHARDING, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
 from autoconfig.training.nearest import NothingLegal, nearest_legal
@@ -29,6 +30,7 @@ from autoconfig.training.price import (
 from autoconfig.training.question import Question, Request, plan_of, request_of, understand
 from autoconfig.training.rank import (
     RESOLUTION,
+    Ints,
     Ranking,
     in_order,
     pareto_positions,
@@ -160,7 +162,7 @@ class SearchAnswer:
     other_batch: OtherBatch | None = None
     """A batch near the asked one that the GPUs divide better, where it is worth naming."""
     switches: tuple[SwitchGain, ...] = ()
-    """What other switches make of the first plan, where they decide (`deciding_switches`)."""
+    """What other switches make of the first plan, where they decide (`OtherSwitches.deciding`)."""
     other_dispatcher: SwitchGain | None = None
     """What the fastest plan with another dispatcher takes beside the first plan, where it is worth naming."""
     gpus_tried: tuple[tuple[int, float | None], ...] = ()
@@ -179,24 +181,15 @@ def answer(
     none = NothingLegal.of(question, ranking.space) if ranking.funnel.legal == 0 else None
     scenario = question.scenario
 
-    order = [int(position) for position in in_order(ranking, request.sort_by)[: request.top]]
+    order = list(map(int, in_order(ranking, request.sort_by)[: request.top]))
     groups = tie_groups(np.sort(ranking.step_seconds[ranking.best]))
-    layout_ids = ranking.space.layout_id[ranking.row]
-    ranks = [int(np.flatnonzero(layout_ids[ranking.best] == layout_ids[p])[0]) for p in order]
     safe, pareto = safe_position(ranking), pareto_positions(ranking)
-    shown = sorted({*order, *(() if safe is None else (safe,)), *pareto, *map(int, ranking.best[:1])})
-    reported = report_plans(scenario, [ranking.plan(position) for position in shown], money, request.memory_margin)
-    reports = dict(zip(shown, reported, strict=True))
-    first = reports[int(ranking.best[0])] if len(ranking.best) else None
-    plans = tuple(
-        RankedPlan(
-            rank=rank + 1,
-            tie_group=int(groups[rank]),
-            report=reports[position],
-            why=reason_for(reports[position], first, ranking, position),
-        )
-        for position, rank in zip(order, ranks, strict=True)
-    )
+    best = int(ranking.best[0]) if len(ranking.best) else None
+    shown = sorted({*order, *pareto, *(position for position in (safe, best) if position is not None)})
+    reported = report_plans(scenario, list(map(ranking.plan, shown)), money, request.memory_margin)
+    reports: dict[int | None, PlanReport] = dict(zip(shown, reported, strict=True))
+    first = reports.get(best)
+    plans = tuple(_row(ranking, groups, position, reports[position], first) for position in order)
     miss, riskier = (
         None if place is None else report_plan(scenario, ranking.plan_of(place), money, request.memory_margin)
         for place in (ranking.closest, ranking.riskier)
@@ -206,7 +199,7 @@ def answer(
         ranking=ranking,
         plans=plans,
         ties=int((groups == 1).sum()),
-        safe=None if safe is None else reports[safe],
+        safe=reports.get(safe),
         nearest_miss=miss,
         nothing_legal=none,
         riskier=riskier,
@@ -218,6 +211,14 @@ def answer(
         pareto=tuple(reports[p] for p in pareto),
         included=tuple(include_text(text, question, ranking, money) for text in request.include),
     )
+
+
+def _row(ranking: Ranking, groups: Ints, position: int, report: PlanReport, first: PlanReport | None) -> RankedPlan:
+    """A row of the table: the plan at this position with the place of its layout, and its group of ties of `groups`."""
+    layouts = ranking.space.layout_id[ranking.row]
+    rank = int(np.flatnonzero(layouts[ranking.best] == layouts[position])[0])
+    why = reason_for(report, first, ranking, position)
+    return RankedPlan(rank=rank + 1, tie_group=int(groups[rank]), report=report, why=why)
 
 
 def _best_question(
@@ -273,10 +274,10 @@ def _ranked(question: Question, first: int | None, says: Says | None, whole: boo
     def said(plan: TrainPlan) -> bool:
         return says(scenario, plan)
 
-    for some in dict.fromkeys((first, None)):
-        ranking = rank(*asked, some, request.fit_chance, likely=False)
-        if (found := sayable_only(ranking, said, shown, request.fit_chance, some)) is not None:
-            return plainest_first(found)
+    for layouts in dict.fromkeys((first, None)):
+        ranking = rank(*asked, layouts, request.fit_chance, likely=False)
+        if (sayable := sayable_only(ranking, said, shown, request.fit_chance, layouts or 0)) is not None:
+            return plainest_first(sayable)
     raise AssertionError("a whole ranking leaves nothing out")
 
 
@@ -375,8 +376,6 @@ def include_text(text: str, question: Question, ranking: Ranking, money: Money) 
 
 WHOLE = frozenset({"tp", "pp", "mbs", "recompute"})
 """Keys that every printed plan says (dp and sp follow from the GPUs and tp): a text that has them leaves nothing open."""
-SHARDING = ("dist_opt", "fsdp", "offload")
-"""Keys that a question holds for the plans of a caller, too (--zero-stage, --fix)."""
 
 
 def _completed(question: Question, text: str) -> TrainPlan | None:
@@ -386,7 +385,7 @@ def _completed(question: Question, text: str) -> TrainPlan | None:
     if keys >= WHOLE:
         return None
     plan = plan_of(question, text)
-    held = {key: values for key, values in question.constraints.fixed.items() if key in SHARDING}
+    held = {key: values for key, values in question.constraints.fixed.items() if key in SHARDING}  # --zero-stage, --fix
     fixed = {**held, **{key: frozenset({getattr(plan, key)}) for key in keys}}
     wish = replace(question.constraints, fixed=fixed, at_most={}, excluded={})
     request = question.request
@@ -398,7 +397,7 @@ def _layout_rank(plan: TrainPlan, step_seconds: float, ranking: Ranking) -> int:
     """Rank of the plan's layout among the ranked layouts, or the rank that the plan would take if it was not searched."""
     rows = ranking.space.layouts
     mask = np.ones(len(rows), bool)
-    for key in ("tp", "sp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs"):
+    for key in (*DEGREES, "sp"):
         mask &= getattr(rows, key) == getattr(plan, key)
     stages = stage_layers(ranking.scenario.model, plan)
     mask &= (rows.first == stages[0]) & (rows.last == stages[-1])
@@ -421,30 +420,25 @@ def _search_at_most(
     """
     cluster = question.scenario.cluster
     counts = _gpu_counts(cluster.num_gpus, cluster.gpus_per_node)
-    tried: dict[int, float | None] = {}
-    winner: tuple[Question, Ranking] | None = None
     by_cost = question.request.sort_by == "cost"
-    least, cheapest_gpu_seconds = float("inf"), float("inf")
-    if by_cost:
-        counts = _thinned(counts)
+    counts = _thinned(counts) if by_cost else counts
+    steps: dict[int, float] = {}
+    winner: tuple[Question, Ranking] | None = None
+    least, cheapest_gpu_seconds = math.inf, math.inf
     for gpus in [*_rich_in_divisors(counts), *counts]:
-        if gpus in tried or (not by_cost and cheapest_gpu_seconds / (1 + RESOLUTION) / gpus > least):
+        if gpus in steps or (not by_cost and cheapest_gpu_seconds / (1 + RESOLUTION) / gpus > least):
             continue
         if progress is not None:
             progress(f"{gpus} GPUs")
-        scenario = question.scenario.on(num_gpus=gpus)
-        ranking = ranked(replace(question, scenario=scenario))
-        step = float(ranking.step_seconds[0]) if len(ranking.best) else None
-        tried[gpus] = step
-        if step is not None:
-            cheapest_gpu_seconds = min(cheapest_gpu_seconds, step * gpus)
-        price = None if step is None else step * gpus if by_cost else step
-        better = price < least if price is not None else winner is not None and _lacks_less(ranking, winner[1])
-        if winner is None or better:
-            winner = (replace(question, scenario=scenario), ranking)
-            least = price if price is not None else least
+        changed = replace(question, scenario=question.scenario.on(num_gpus=gpus))
+        ranking = ranked(changed)
+        step = steps[gpus] = float(ranking.step_seconds[0]) if len(ranking.best) else math.inf
+        cheapest_gpu_seconds = min(cheapest_gpu_seconds, step * gpus)
+        price = step * gpus if by_cost else step
+        if winner is None or price < least or _lacks_less(ranking, winner[1]):
+            winner, least = (changed, ranking), min(price, least)
     assert winner is not None
-    return winner[0], winner[1], tuple(sorted(tried.items(), reverse=True))
+    return (*winner, tuple((gpus, None if math.isinf(step) else step) for gpus, step in sorted(steps.items(), reverse=True)))
 
 
 def _gpu_counts(most: int, per_node: int) -> list[int]:
@@ -469,6 +463,6 @@ def _rich_in_divisors(counts: list[int]) -> list[int]:
 
 def _lacks_less(ranking: Ranking, other: Ranking) -> bool:
     """Neither fits: this one comes nearer to fitting."""
-    if len(other.best) or ranking.closest is None:
+    if len(ranking.best) or len(other.best) or ranking.closest is None:
         return False
     return other.closest is None or ranking.closest.excess_bytes < other.closest.excess_bytes

@@ -13,7 +13,7 @@ import numpy as np
 from autoconfig.specs.errors import InputError, PlanError, option
 from autoconfig.specs.hardware.cluster import MAX_GPUS
 from autoconfig.specs.layouts import divisors, stage_layers
-from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
+from autoconfig.specs.plan import DEGREES, ENDS, NONE, OP, SHARDING, SHORT_TO_LONG, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.plan_rules import is_idle
 from autoconfig.training.price import violations
@@ -34,7 +34,8 @@ REASONS_NAMED, SHOWN_VALUES, TRIES = 2, 12, 12
 BATCHES_NAMED, FARTHEST = 2, 64
 NO_LEGAL = "no legal plan"
 """How what is said of an empty space begins."""
-DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
+CHANGED = tuple(key for key in DEGREES if key != "dp")
+"""Degrees that are changed; dp follows from the others."""
 CANDIDATES = 300
 """Layouts that are tried with each recomputation, nearest first."""
 ANY = Constraints()
@@ -53,17 +54,16 @@ def nearest_legal(scenario: Scenario, plan: TrainPlan, *, even_only: bool = Fals
 
 
 def changed_keys(new: TrainPlan, old: TrainPlan) -> list[str]:
-    """Keys that differ; dp follows from the others and does not count."""
-    keys = [*DEGREES, "sp", "recompute", "first", "last", "dist_opt", "fsdp", "offload"]
-    return [key for key in keys if getattr(new, key) != getattr(old, key)]
+    """Keys that differ; dp does not count."""
+    return [key for key in SHORT_TO_LONG if key != "dp" and getattr(new, key) != getattr(old, key)]
 
 
 def distance(new: TrainPlan, old: TrainPlan) -> tuple[int, float]:
     """(changed keys, how far the numbers are apart): powers of two of the degrees, layers of the ends. Both ends said, or
     neither any more, is one change."""
-    far = sum(abs(math.log2(getattr(new, key) / getattr(old, key))) for key in DEGREES)
+    far = sum(abs(math.log2(getattr(new, key) / getattr(old, key))) for key in CHANGED)
     keys = changed_keys(new, old)
-    ends = [(getattr(new, key), getattr(old, key)) for key in ("first", "last")]
+    ends = [(getattr(new, key), getattr(old, key)) for key in ENDS]
     if all(bool(a) != bool(b) for a, b in ends):
         keys.remove("last")
         far += 1.0
@@ -89,7 +89,7 @@ def _one_change(scenario: Scenario, plan: TrainPlan) -> Iterator[TrainPlan]:
         yield from _with(scenario, plan, ends, gpus)
     values = axes(scenario)
     values["vpp"] = divisors(scenario.model.num_layers)
-    for key in DEGREES:
+    for key in CHANGED:
         for value in values[key]:
             yield from _with(scenario, plan, {key: value}, gpus)
     others: tuple[dict[str, object], ...] = (
@@ -147,7 +147,7 @@ def _recomputes(scenario: Scenario, plan: TrainPlan) -> list[Recompute]:
 
 def _from_space(scenario: Scenario, plan: TrainPlan, even_only: bool, wish: Constraints = ANY) -> TrainPlan | None:
     """The nearest of the whole legal space: kept sharding first, then any."""
-    kept = {"dist_opt": frozenset({plan.dist_opt}), "fsdp": frozenset({plan.fsdp}), "offload": frozenset({plan.offload})}
+    kept = {key: frozenset({getattr(plan, key)}) for key in SHARDING}
     for constraints in (replace(wish, fixed={**kept, **wish.fixed}), wish):
         try:
             space = enumerate_space(scenario, constraints)
@@ -158,7 +158,7 @@ def _from_space(scenario: Scenario, plan: TrainPlan, even_only: bool, wish: Cons
         layouts = space.layouts
         changed = np.zeros(len(layouts))
         far = np.zeros(len(layouts))
-        for key in DEGREES:
+        for key in CHANGED:
             column = getattr(layouts, key)
             changed += column != getattr(plan, key)
             far += np.abs(np.log2(column / getattr(plan, key)))
@@ -166,7 +166,7 @@ def _from_space(scenario: Scenario, plan: TrainPlan, even_only: bool, wish: Cons
             changed += getattr(layouts, key) != getattr(plan, key)
         even = (layouts.first == layouts.last) & (layouts.first * layouts.pp == scenario.model.num_layers)
         if even_only:
-            changed += np.where(even | (layouts.pp == 1), 0, len(DEGREES))
+            changed += np.where(even | (layouts.pp == 1), 0, len(CHANGED))
         changed += even != (plan.first is None and plan.last is None)
         order = np.lexsort((far, changed))[:CANDIDATES]
         options = [*_recomputes(scenario, plan), *recompute_options(scenario, Constraints(), 1)]
@@ -236,7 +236,7 @@ def _why(question: Question, space: Space) -> str:
 
 def _of_the_plainest(scenario: Scenario, constraints: Constraints) -> list[str]:
     """What stops the plan that is fixed and nothing beside it, at the tp that breaks fewest rules."""
-    said = {key: min(values) for key, values in constraints.fixed.items() if key in DEGREES and len(values) == 1}
+    said = {key: min(values) for key, values in constraints.fixed.items() if key in CHANGED and len(values) == 1}
     found = []
     for tp in [said["tp"]] if "tp" in said else axes(scenario)["tp"]:
         with contextlib.suppress(PlanError):

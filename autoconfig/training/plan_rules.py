@@ -12,7 +12,7 @@ import numpy as np
 from autoconfig.specs.errors import InputError, PlanError
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.models.parameters import norms_apart
-from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.plan import DEGREES, ENDS, SHARDING, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.recompute_rules import recompute_rule
 from autoconfig.training.rules import RULES
@@ -124,38 +124,35 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 
-_KEYS = ("tp", "sp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "dist_opt", "fsdp", "offload")
-_ENDS = frozenset({"first", "last"})
-
-
 def broken_rules(
     scenario: Scenario, plans: Sequence[TrainPlan], gpus: Sequence[int] = (), batches: Sequence[int] = ()
 ) -> list[list[str]]:
     """The ids of the rules that each plan breaks, in the order of the rules. `gpus` and `batches` are those of each plan; not
     given, the scenario's."""
-    counts = list(gpus) or [scenario.cluster.num_gpus] * len(plans)
-    found: list[list[str]] = [["AC005"] * (plan.world_size != count) for plan, count in zip(plans, counts, strict=True)]
-    layers: list[tuple[int, ...]] = []
-    for plan, broken in zip(plans, found, strict=True):
-        try:
-            layers.append(stage_layers(scenario.model, plan))
-        except PlanError:
-            layers.append(())
-            broken.append(_broken_split(scenario, plan))
-    columns = {key: np.array([getattr(plan, key) for plan in plans]) for key in _KEYS}
+    layers = [_whole_stages(scenario, plan) for plan in plans]
+    columns = {key: np.array([getattr(plan, key) for plan in plans]) for key in (*DEGREES, "sp", *SHARDING)}
+    columns["num_gpus"] = np.array(list(gpus) or [scenario.cluster.num_gpus] * len(plans))
+    found = [
+        [*["AC005"] * (plan.world_size != count), *_broken_split(scenario, plan, stages)]
+        for plan, stages, count in zip(plans, layers, columns["num_gpus"].tolist(), strict=True)
+    ]
     columns["first"], columns["last"] = (np.array([stages[end] if stages else 1 for stages in layers]) for end in (0, -1))
-    columns["num_gpus"] = np.array(counts)
     columns["global_batch_size"] = np.array(list(batches) or [scenario.workload.global_batch_size] * len(plans))
     for rule in RULES:
-        legal = rule.legal(scenario, columns)
-        if legal.all():
-            continue
-        for number in np.flatnonzero(~np.broadcast_to(legal, len(plans))):
-            if layers[number] or not _ENDS & set(rule.needs):
+        for number in np.flatnonzero(~np.broadcast_to(rule.legal(scenario, columns), len(plans))):
+            if layers[number] or {*ENDS}.isdisjoint(rule.needs):
                 found[number].append(rule.id)
     for plan, stages, broken in zip(plans, layers, found, strict=True):
         broken += filter(None, (recompute_rule(scenario, plan.recompute), _too_many_layers(plan, stages)))
-    return [list(dict.fromkeys(broken)) for broken in found]
+    return list(map(list, map(dict.fromkeys, found)))
+
+
+def _whole_stages(scenario: Scenario, plan: TrainPlan) -> tuple[int, ...]:
+    """Layers of each stage; none where they do not fall into stages."""
+    try:
+        return stage_layers(scenario.model, plan)
+    except PlanError:
+        return ()
 
 
 def _too_many_layers(plan: TrainPlan, stages: tuple[int, ...]) -> str | None:
@@ -166,11 +163,13 @@ def _too_many_layers(plan: TrainPlan, stages: tuple[int, ...]) -> str | None:
     return "NV111" if plan.recompute.num_layers > most else None
 
 
-def _broken_split(scenario: Scenario, plan: TrainPlan) -> str:
-    """The rule that a plan breaks whose layers do not fall into stages."""
+def _broken_split(scenario: Scenario, plan: TrainPlan, stages: tuple[int, ...]) -> tuple[str, ...]:
+    """The rule that a plan breaks whose layers do not fall into stages; none where they do."""
+    if stages:
+        return ()
     both = plan.first is not None and plan.last is not None
     unseen = plan.pp == 1 and both and (plan.first or 0) + (plan.last or 0) != scenario.model.num_layers
-    return "AC007" if unseen else "NV024"
+    return ("AC007",) if unseen else ("NV024",)
 
 
 def broken_as_published(num_layers: int, plan: TrainPlan, broken: Sequence[str]) -> list[str]:

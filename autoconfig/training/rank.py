@@ -217,13 +217,13 @@ def sayable_only(
     says: Callable[[TrainPlan], bool],
     shown: Callable[[Ranking], Iterable[int]],
     fit_chance: float,
-    first: int | None = None,
+    first: int = 0,
 ) -> Ranking | None:
     """A ranking of all chances to fit with the plans alone that `says` takes and that have this chance, as far as `shown` reads
     it: it is asked of these and of the beginning, as there may be very many. None where a ranking that ended early (`first`
     layouts) may have left out one that belongs there."""
     keys = ranking.row.astype(np.int64) * len(ranking.options) + ranking.option
-    place = {int(key): at for at, key in enumerate(keys)}
+    place = dict(zip(keys.tolist(), range(len(keys)), strict=True))
     kept, tested, block = np.ones(len(keys), bool), np.zeros(len(keys), bool), FIRST_TOLD
     while True:
         found = likely_only(ranking if kept.all() else ranking.take(kept), fit_chance)
@@ -232,8 +232,9 @@ def sayable_only(
         if found.riskier is not None:
             wanted.append(place[found.riskier.row * len(found.options) + found.riskier.option])
         if all(tested[wanted]):
-            short = len(found.best) < (first or 0) or safe_position(found) is None or not found.fit_chance_met
-            return None if not ranking.whole and (short or ranking.ends_before(SLOWEST * found.step_seconds[0])) else found
+            short = len(found.best) < first or safe_position(found) is None or not found.fit_chance_met
+            enough = ranking.whole or not (short or ranking.ends_before(SLOWEST * found.step_seconds[0]))
+            return found if enough else None
         wanted += [place[int(key)] for key in now[:block]]
         asked = [at for at in dict.fromkeys(wanted) if not tested[at]]
         tested[asked] = True

@@ -16,7 +16,7 @@ The recomputation options that are combined with every layout are derived from t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -28,14 +28,14 @@ from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.layouts import Layouts, divisors, middle_layers
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import active_matmul_parameters
-from autoconfig.specs.plan import MODULES, NONE, OUTPUT_DISCARDING, Recompute, TrainPlan
+from autoconfig.specs.plan import ENDS, MODULES, NONE, OUTPUT_DISCARDING, SHARDING, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.plan_rules import is_idle
 from autoconfig.training.recompute_rules import recompute_fits_layers, recompute_rule
 from autoconfig.training.rules import RULES, Rule
 
 Ints = npt.NDArray[np.int64]
-LEVELS: tuple[tuple[str, ...], ...] = (("tp", "pp", "cp"), ("sp",), ("ep", "etp"), ("vpp", "first", "last"), ("mbs",))
+LEVELS: tuple[tuple[str, ...], ...] = (("tp", "pp", "cp"), ("sp",), ("ep", "etp"), ("vpp", *ENDS), ("mbs",))
 ATTENTION_TILE_TOKENS = 128
 """Queries of one tile of the flash-attention kernels (Dao 2023, section 3.3); a context-parallel chunk below it wastes it."""
 MIN_EXPERT_WIDTH = 256
@@ -207,14 +207,7 @@ def enumerate_space(scenario: Scenario, constraints: Constraints | None = None) 
     """Walk the grid. An empty space is a Space with legal = 0. Raises InputError where the grid is too large to hold."""
     constraints = constraints or Constraints()
     values = axes(scenario)
-    model = scenario.model
-    placed = "vpp" in constraints.fixed and scenario.software.supports_pipeline_layout and not model.is_hybrid
-    splits = {
-        pp: [*stage_splits(model.num_layers, pp), *(layout_splits(model, pp) if placed else [])]
-        if pp <= model.num_layers
-        else [(1, 1, 1)]
-        for pp in values["pp"]
-    }
+    splits = {pp: _splits(scenario, constraints, pp) for pp in values["pp"]}
     below = _sizes_below(values)
     bounds = search_bounds(scenario, constraints)
     rejected: dict[str, int] = {}
@@ -239,6 +232,16 @@ def enumerate_space(scenario: Scenario, constraints: Constraints | None = None) 
     enumerated = sum(len(splits[pp]) for pp in values["pp"]) * len(values["tp"]) * len(values["cp"]) * below[0]
     choices = sharding_choices(constraints, scenario.software.supports_distributed_optimizer, usual_fsdp(scenario))
     return _with_sharding(level, scenario, choices, enumerated, rejected)
+
+
+def _splits(scenario: Scenario, constraints: Constraints, pp: int) -> list[tuple[int, int, int]]:
+    """(vpp, layers of the first stage, of the last) of the stages that layers fall into; one that is not legal where there are
+    more stages than layers."""
+    model = scenario.model
+    if pp > model.num_layers:
+        return [(1, 1, 1)]
+    placed = "vpp" in constraints.fixed and scenario.software.supports_pipeline_layout and not model.is_hybrid
+    return [*stage_splits(model.num_layers, pp), *(layout_splits(model, pp) if placed else [])]
 
 
 def _sizes(scenario: Scenario) -> dict[str, Ints]:
@@ -273,7 +276,7 @@ def _expand(
     splits: Mapping[int, Sequence[tuple[int, int, int]]],
 ) -> _Level:
     """The level's rows times the values of the next keys."""
-    if keys == ("vpp", "first", "last"):
+    if "vpp" in keys:
         return _expand_splits(level, splits)
     grids = np.meshgrid(*[np.array(values[key]) for key in keys], indexing="ij")
     new = {key: grid.ravel() for key, grid in zip(keys, grids, strict=True)}
@@ -336,7 +339,7 @@ def _derive_dp(level: _Level, scenario: Scenario, constraints: Constraints, reje
 def _with_sharding(
     level: _Level, scenario: Scenario, choices: Sequence[tuple[bool, int, float]], enumerated: int, rejected: dict[str, int]
 ) -> Space:
-    rules: list[Rule] = [rule for rule in RULES if set(rule.needs) & {"fsdp", "dist_opt", "offload"}]
+    rules: list[Rule] = [rule for rule in RULES if set(rule.needs) & {*SHARDING}]
     rows, ids, columns_list = len(level), [], []
     for dist_opt, fsdp, offload in choices:
         extra = {"dist_opt": np.full(rows, dist_opt), "fsdp": np.full(rows, fsdp), "offload": np.full(rows, offload)}
@@ -383,19 +386,22 @@ def recompute_options(scenario: Scenario, constraints: Constraints, max_layers: 
     excluded = constraints.excluded.get("recompute", frozenset())
     if "recompute" in constraints.fixed:
         return [o for o in sorted(constraints.fixed["recompute"] - excluded, key=str) if recompute_rule(scenario, o) is None]
-    options = [NONE]
-    modules = [m for m in MODULES if recompute_rule(scenario, Recompute("selective", (m,))) is None]
-    modules = [m for m in modules if not is_idle(scenario, m)]
-    for size in range(1, MODULES_TOGETHER + 1):
-        options += [Recompute("selective", chosen) for chosen in combinations(modules, size)]
-    discarding = tuple(m for m in OUTPUT_DISCARDING if m in modules)
-    if len(discarding) > MODULES_TOGETHER:
-        options.append(Recompute("selective", discarding))
-    counts = layer_counts(max_layers)
-    options += [Recompute("full", (), "block", n) for n in counts if n < max_layers]
-    options += [Recompute("full", (), "uniform", n) for n in counts if n & (n - 1) == 0]
+    options = [NONE, *_selective(scenario)]
+    options += [Recompute("full", (), "block", n) for n in layer_counts(max_layers - 1)]
+    options += [Recompute("full", (), "uniform", n) for n in layer_counts(max_layers) if n & (n - 1) == 0]
     graphs = {"NV081", "NV122", "NV146", "AC012"}  # whatever the number of layers
     return [o for o in options if o not in excluded and recompute_rule(scenario, o) not in graphs]
+
+
+def _selective(scenario: Scenario) -> Iterator[Recompute]:
+    """Recomputation of one or two modules, and of all output-discarding ones together."""
+    legal = [m for m in MODULES if recompute_rule(scenario, Recompute("selective", (m,))) is None]
+    modules = [m for m in legal if not is_idle(scenario, m)]
+    for size in range(1, MODULES_TOGETHER + 1):
+        yield from (Recompute("selective", chosen) for chosen in combinations(modules, size))
+    discarding = tuple(m for m in OUTPUT_DISCARDING if m in modules)
+    if len(discarding) > MODULES_TOGETHER:
+        yield Recompute("selective", discarding)
 
 
 def layer_counts(most: int) -> list[int]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from autoconfig.calibration.observe import shares_of
 from autoconfig.memory_model.predict import estimate_memory
-from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan
+from autoconfig.specs.plan import DEGREES, ENDS, SHARDING, SHORT_TO_LONG, TrainPlan
 from autoconfig.specs.scenario import NAMES, Scenario
 from autoconfig.study.trials import Choices, Floats, Params, Value
 from autoconfig.time_model.predict import estimate_step_time
@@ -22,9 +22,8 @@ MAX_LAYOUTS = 256
 MAX_PLANS = 256
 ALWAYS = ("tp", "pp", "dp", "mbs", "recompute")
 """Keys shown for every trial; the others where some candidate differs from the default."""
-SIZES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs")
-"""Keys that are alike where their logarithms are near."""
-KINDS = ("sp", "recompute", "dist_opt", "fsdp", "offload", "first", "last")
+KINDS = ("sp", "recompute", *SHARDING, *ENDS)
+"""Keys that are alike where their values are the same; DEGREES where their logarithms are near."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ class Candidates(Choices):
     shares: Floats
     """[n, factors]: part of the predicted step that each calibration factor but `step` scales."""
     sizes: Floats
-    """[n, SIZES]: log2 of the degrees."""
+    """[n, DEGREES]: log2 of the degrees."""
     kinds: npt.NDArray[np.int64]
     """[n, KINDS + variant]: codes; equal codes mean equal values."""
     peak_bytes: Floats
@@ -86,7 +85,7 @@ def build(cases: Sequence[tuple[Scenario, TrainPlan]], variants: Sequence[str] =
         params=_params(found, variants),
         predicted_s=predicted,
         shares=shares,
-        sizes=np.array([[math.log2(getattr(plan, key)) for key in SIZES] for plan in found]),
+        sizes=np.array([[math.log2(getattr(plan, key)) for key in DEGREES] for plan in found]),
         kinds=_codes(found, variants),
         peak_bytes=peak,
         limit_bytes=limit,

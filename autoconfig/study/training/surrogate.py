@@ -35,11 +35,11 @@ import numpy.typing as npt
 
 from autoconfig.memory_model.predict import fit_probability
 from autoconfig.specs.layouts import pareto_front
-from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.plan import DEGREES, TrainPlan
 from autoconfig.study.training.candidates import Candidates
 from autoconfig.study.trials import Floats
 
-DEGREES = 4.0
+FREEDOM = 4.0
 """Degrees of freedom of the common scale: how many measurements the prior scale is worth."""
 REPEAT_LOG_SD = 0.01
 """Scatter of one full job run again."""
@@ -111,17 +111,17 @@ def posterior(
     prior = prior_covariance(candidates, scatter) if covariance is None else covariance
     mean = np.log(candidates.predicted_s)
     if not observations:
-        return Posterior(mean=mean, covariance=prior, degrees=DEGREES)
+        return Posterior(mean=mean, covariance=prior, degrees=FREEDOM)
     rows = np.array([o.row for o in observations])
     ratio = np.array([o.log_ratio for o in observations])
     seen = prior[np.ix_(rows, rows)] + np.diag(np.array([o.log_sd**2 for o in observations]))
     gain = np.linalg.solve(seen, prior[rows]).T
     surprise = float(ratio @ np.linalg.solve(seen, ratio))
-    scale = max(1.0, (DEGREES - 2 + surprise) / (DEGREES - 2 + len(rows)))
+    scale = max(1.0, (FREEDOM - 2 + surprise) / (FREEDOM - 2 + len(rows)))
     return Posterior(
         mean=mean + gain @ ratio,
         covariance=scale * (prior - gain @ prior[rows]),
-        degrees=DEGREES + len(rows),
+        degrees=FREEDOM + len(rows),
     )
 
 
@@ -130,7 +130,7 @@ def log_likelihood(candidates: Candidates, log_ratio: Floats, scatter: Scatter) 
     n = len(candidates)
     factor = np.linalg.cholesky(prior_covariance(candidates, scatter) + REPEAT_LOG_SD**2 * np.eye(n))
     z = np.linalg.solve(factor, log_ratio)
-    return float(-np.log(np.diag(factor)).sum() - 0.5 * (DEGREES + n) * math.log1p(float(z @ z) / (DEGREES - 2)))
+    return float(-np.log(np.diag(factor)).sum() - 0.5 * (FREEDOM + n) * math.log1p(float(z @ z) / (FREEDOM - 2)))
 
 
 @cache
@@ -206,7 +206,7 @@ def features(plan: TrainPlan) -> frozenset[str]:
     found = {f"recompute {recompute.granularity}", *(f"recompute {module}" for module in recompute.modules)}
     if recompute.granularity == "full":
         found.add(f"recompute {recompute.method}")
-    found |= {f"{key} above 1" for key in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs") if getattr(plan, key) > 1}
+    found |= {f"{key} above 1" for key in DEGREES if getattr(plan, key) > 1}
     flags = {
         "sp": plan.sp,
         "uneven stages": plan.first is not None or plan.last is not None,
