@@ -86,6 +86,17 @@ SMALL, LARGE_SEGMENT, MIN_OWN_SEGMENT, ROUNDED = MIB, 20 * MIB, 10 * MIB, 2 * MI
 """kSmallSize, kLargeBuffer, kMinLargeAlloc, kRoundLarge of c10/cuda/CUDACachingAllocator.cpp."""
 
 
+def _first_part(tensors: list[float], whole: float) -> list[float]:
+    """A rank's part of the buffer of all tensors: neighbours, up to so much."""
+    held, part = 0.0, []
+    for size in tensors:
+        if held >= whole:
+            break
+        part.append(min(size, whole - held))
+        held += size
+    return part
+
+
 @lru_cache(maxsize=4096)
 def unsplit_bytes(layers: tuple[tuple[float, ...], ...], weight: int, states: tuple[int, ...], ranks: int) -> float:
     """What torch's blocks hold beside the tensors in them: a block is split only where more than 1 MiB is left, and what is
@@ -97,13 +108,7 @@ def unsplit_bytes(layers: tuple[tuple[float, ...], ...], weight: int, states: tu
     """
     tensors = [size for layer in layers for size in layer]
     if ranks > 1:
-        whole, held, kept = sum(tensors) / ranks, 0.0, []
-        for size in tensors:  # a rank's part of the buffer: neighbours
-            if held >= whole:
-                break
-            kept.append(min(size, whole - held))
-            held += size
-        tensors = kept
+        tensors = _first_part(tensors, sum(tensors) / ranks)
     master, *moments = states if len(states) == 3 else (0, *states)
     asked = [size * weight for size in tensors] if ranks == 1 else []
     asked += [size * master for size in tensors]

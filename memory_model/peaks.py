@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import compress, product
 from typing import Any
 
 import numpy as np
@@ -281,7 +282,7 @@ class _Options:
     ) -> _Options:
         """The tables of the options at these columns."""
         kinds = list(layer.kinds.values())
-        combinations = [[k for bit, k in enumerate(kinds) if number >> bit & 1] for number in range(2 ** len(kinds))]
+        combinations = [[*compress(kinds, bits[::-1])] for bits in product((0, 1), repeat=len(kinds))]
         attention = layer.attention_backward[:, None]
         by_operator = np.array([whole or r.by_operator for r in recomputes][: 1 if whole else None])
         halves = [_backward(some, attention, columns, by_operator, whole) for some in combinations]

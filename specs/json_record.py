@@ -102,6 +102,10 @@ def _convert(kind: Any, value: object, where: str) -> Any:
         return value
     if origin in (dict, Mapping) and isinstance(value, dict):
         return {str(key): _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    return _convert_plain(kind, value, where)
+
+
+def _convert_plain(kind: Any, value: object, where: str) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):  # of more than 308 digits
             return float(value)

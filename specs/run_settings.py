@@ -219,12 +219,7 @@ def _possible(
     """The usual settings that model, cluster, precision and plan leave, and the dispatcher that runs."""
     if not model.is_moe:
         return replace(usual, dispatcher="alltoall", ep_overlap=False, fused_experts=False)
-    dispatcher = given.dispatcher or usual.dispatcher
-    if dispatcher == "deepep" and cluster.link_domain_size > OVER_BOARDS:
-        dispatcher = "alltoall"
-    if given.dispatcher is None and dispatcher in FLEXIBLE:
-        runs = flexible and (dispatcher != "hybridep" or cluster.gpu.vendor == NVIDIA)
-        dispatcher = dispatcher if runs else "alltoall"
+    dispatcher = _dispatcher(usual, given, cluster, flexible=flexible)
     overlap = overlaps and dispatcher != "allgather" and precision != "fp32" and model.mtp_num_layers <= 1
     return replace(
         usual,
@@ -233,6 +228,15 @@ def _possible(
         fused_experts=usual.fused_experts and precision == FUSED and cluster.gpu.vendor == NVIDIA,
         fp8_output=usual.fp8_output and precision == FUSED,
     )
+
+
+def _dispatcher(usual: RunSettings, given: GivenSettings, cluster: ClusterSpec, *, flexible: bool) -> str:
+    """The dispatcher that runs: the one given, else the usual one where cluster and plan have it."""
+    name = given.dispatcher or usual.dispatcher
+    if name == "deepep" and cluster.link_domain_size > OVER_BOARDS:
+        return "alltoall"
+    runs = flexible and (name != "hybridep" or cluster.gpu.vendor == NVIDIA)
+    return name if runs or given.dispatcher is not None or name not in FLEXIBLE else "alltoall"
 
 
 def _graphs(found: RunSettings, given: GivenSettings, model: ModelSpec, seq_length: int, *, dropless: bool) -> frozenset[str]:

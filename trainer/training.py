@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -202,7 +203,7 @@ def state_tensors(chunks: list[Any], optimizer: Any) -> dict[str, list[torch.Ten
         if adam is None:  # a rank without expert parameters
             continue
         masters = [parameter.data for group in adam.param_groups for parameter in group["params"]]
-        moments = [value for values in adam.state.values() for value in values.values() if isinstance(value, torch.Tensor)]
+        moments = filter(torch.is_tensor, chain.from_iterable(values.values() for values in adam.state.values()))
         state += [tensor for tensor in (*masters, *moments) if tensor.untyped_storage()._cdata not in known]
     return {"weights": weights, "gradients": gradients, "optimizer": state}
 

@@ -270,14 +270,15 @@ def explain_command(ctx: click.Context, /, plan: str, other: str | None, as_json
 
     autoconfig explain --model 175b --gpus 1024 tp=8,pp=8,mbs=1,sp=1
     """
-    if given["set"] and not any(_file_named(one) for one in (plan, other or "")):
+    plans = [plan] if other is None else [plan, other]
+    if given["set"] and not any(map(_file_named, plans)):
         raise InputError(f"--set is for what a FILE leaves open, and {plan[:60]} is no file", field="set")
     binds = given["binds"] and other is None
-    explained = [_explained(one, given, binds=binds) for one in (plan, other) if one is not None]
+    explained = [_explained(one, given, binds=binds) for one in plans]
     if as_json:
         from autoconfig.render.training_json import explain_json
 
-        answers = [explain_json(one) for one in explained]
+        answers = list(map(explain_json, explained))
         print_json(answers[0] if other is None else {"schema_version": 2, "compared": answers})
     elif other is None:
         from autoconfig.render.training import show_explain
@@ -287,10 +288,9 @@ def explain_command(ctx: click.Context, /, plan: str, other: str | None, as_json
         from autoconfig.render.first.two_plans import show_two
 
         show_two(console(), explained[0], explained[1])
-    included = [one.included for one in explained]
-    if not all(one.legal for one in included):
+    if not all(one.included.legal for one in explained):
         ctx.exit(EXIT_BAD_INPUT)
-    if not any(one.report is None or one.report.fits for one in included):
+    if not any(one.included.report is None or one.included.report.fits for one in explained):
         ctx.exit(EXIT_NOTHING_FITS)
 
 

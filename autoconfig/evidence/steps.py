@@ -60,16 +60,6 @@ class _Point:
     """How often the program had begun again before."""
 
 
-def seconds_from_rates(lines: Iterable[StepLine], tokens_per_gpu: float) -> tuple[StepLine, ...]:
-    """The lines with the seconds that their rate gives where they print none; `tokens_per_gpu`: of a step and GPU."""
-    return tuple(
-        replace(line, seconds=tokens_per_gpu / line.tokens_per_s_per_gpu)
-        if line.seconds is None and line.tokens_per_s_per_gpu
-        else line
-        for line in lines
-    )
-
-
 def statistics(lines: Iterable[StepLine]) -> StepStatistics | None:
     """Return the statistics of the lines of one file; None where none of them says how long a step takes, or where a few
     figures that stand for no step differ: before and after, two machines, two runs."""
@@ -107,7 +97,7 @@ def statistics(lines: Iterable[StepLine]) -> StepStatistics | None:
         growth_s=course.growth_s,
         jump=None if course.jump is None else _number(settled[course.jump].step),
         jump_s=course.jump_s,
-        starts=tuple(later.step for before, later in pairwise(settled) if later.start != before.start),
+        starts=_begun_again(settled),
         by_clock=by_clock,
         warming_up=not counted and all(0 <= point.step <= FIRST_STEPS for point in points),
         mean_s=float(np.average(seconds, weights=np.array([point.interval for point in points]))),
@@ -117,6 +107,11 @@ def statistics(lines: Iterable[StepLine]) -> StepStatistics | None:
         outside_s=_outside(settled),
         resolution=_resolution(points, median, of_means=of_means, by_clock=by_clock),
     )
+
+
+def _begun_again(points: Sequence[_Point]) -> tuple[float, ...]:
+    """Numbers of the first steps of each further start of the program."""
+    return tuple(later.step for before, later in pairwise(points) if later.start != before.start)
 
 
 def _seconds(points: Sequence[_Point]) -> np.ndarray:

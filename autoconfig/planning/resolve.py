@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from autoconfig.planning.usual_words import usual
 from autoconfig.specs.errors import InputError, UnknownNameError, option, real_number, whole_number
-from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE, ClusterSpec, GpuSpec, cluster_of, load_gpu
+from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE, DEFAULT_GPU, ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.hardware.cluster_file import cluster_from_mapping, load_cluster
 from autoconfig.specs.hardware.local_gpu import find_gpu, gpu_of_file, local_gpu
 from autoconfig.specs.models.model import ModelSpec
@@ -152,7 +152,6 @@ def check_names(given: Iterable[str], *groups: Fields) -> None:
 if TYPE_CHECKING:
     from autoconfig.specs.software.checkpoint import Checkpoint
 
-DEFAULT_GPU = "h100-sxm-80gb"
 OLDER_STACK = "megatron-lm-2022"
 """Runs on GPUs that the default stack does not run on."""
 CPU_STACK = "megatron-local"
@@ -225,8 +224,7 @@ def read_cluster(asked: HardwareNames, assumed: list[Remark]) -> ClusterSpec:
         if given := [option(name) for name in beside if getattr(asked, name) is not None]:
             raise InputError(f"give either {option('cluster')} FILE or {', '.join(given)}, not both: the file has a key for it")
         if asked.gpus_at_most is not None:
-            node = _described_cluster(asked, 1).gpus_per_node
-            gpus = asked.gpus_at_most if asked.gpus_at_most < node else asked.gpus_at_most // node * node
+            gpus = _whole_nodes(asked.gpus_at_most, _described_cluster(asked, 1).gpus_per_node)
         return _described_cluster(asked, gpus)
     if gpus is None:
         raise InputError(
@@ -234,12 +232,17 @@ def read_cluster(asked: HardwareNames, assumed: list[Remark]) -> ClusterSpec:
         )
     gpu = _gpu(asked, assumed)
     node = asked.gpus_per_node if asked.gpus_per_node is not None else gpu.gpus_per_node
-    if asked.gpus_at_most is not None and gpus > node > 0:
-        gpus -= gpus % node  # N or fewer: whole nodes
+    if asked.gpus_at_most is not None:
+        gpus = _whole_nodes(gpus, node)
     bandwidth = None if asked.memory_bandwidth is None else asked.memory_bandwidth * 1e12
     return cluster_of(
         gpu, gpus, gpus_per_node=asked.gpus_per_node, hbm_bytes_per_s=bandwidth, power_limit_watts=asked.power_limit
     )
+
+
+def _whole_nodes(most: int, node: int) -> int:
+    """So many GPUs or fewer: whole nodes, or a part of one."""
+    return most - most % node if most > node > 0 else most
 
 
 def _described_cluster(asked: HardwareNames, gpus: int | None) -> ClusterSpec:

@@ -47,7 +47,7 @@ def violations(value: object, schema: Mapping[str, Any], root: Mapping[str, Any]
     if not any(_is(value, kind) for kind in kinds):
         yield where, f"{_shown(value)} is not of type {' or '.join(kinds)}"
         return
-    choices = [json.dumps(choice) for choice in schema.get("enum", [schema["const"]] if "const" in schema else [])]
+    choices = list(map(json.dumps, [schema["const"]] if "const" in schema else schema.get("enum", [])))
     if choices and json.dumps(value) not in choices:
         yield where, f"{_shown(value)} is not one of {', '.join(choices)}"
     if isinstance(value, int | float) and not isinstance(value, bool):

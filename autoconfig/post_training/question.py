@@ -31,7 +31,7 @@ from autoconfig.post_training.job import (
 from autoconfig.post_training.samples.lengths import MAX_TOKENS, ResponseLengths
 from autoconfig.post_training.samples.rollout import Agents
 from autoconfig.specs.errors import InputError, UnsupportedError, option
-from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
+from autoconfig.specs.hardware.cluster import DEFAULT_GPU, GpuSpec, load_gpu
 from autoconfig.specs.layouts import divisors
 from autoconfig.specs.models.model_catalogue import config_file_of
 from autoconfig.specs.remarks import Effect, Remark, note
@@ -43,7 +43,6 @@ COMPARING = ("grpo", "dapo", "rloo")
 """Algorithms whose advantage is that over other responses of the prompt."""
 FIELDS = {field.name: field for field in POST_TRAINING}
 FIT_CHANCE: float = FIELDS["fit_chance"].default
-DEFAULT_GPU = "h100"
 AGENT_FIELDS = ("tool_time", "tool_spread", "tool_tokens", "sandboxes", "drop_prefix")
 """What is of samples with several turns."""
 

@@ -213,8 +213,7 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
     whole = bool(getattr(console, "verbose", False))
     shown = Blocks(rows=max(len(answer.changes), len(answer.fixes)) if whole else CHANGES_SHOWN)
     shown.draw(lambda out: show_question(out, source.question) if whole else out.print(asked_text(source.question)))
-    fits = answer.report is not None and answer.report.fits
-    shown.say(START if fits and not answer.violations and not no_verdict(answer) else NO, _legality(answer))
+    shown.say(START if _may_start(answer) else NO, _legality(answer))
     deciding = [one for one in source.unknown if one.effect is Effect.EVERYTHING]
     _yellow(shown, "Left out of this verdict, as Megatron-LM does not know it", deciding)
     if answer.violations:
@@ -231,6 +230,11 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
     others = [one for one in source.unknown if one not in deciding]
     _yellow(shown, "Unknown arguments, not taken into account", others)
     shown.show(console)
+
+
+def _may_start(answer: CheckAnswer) -> bool:
+    """Whether the file's plan is legal and fits."""
+    return answer.report is not None and answer.report.fits and not answer.violations and not no_verdict(answer)
 
 
 def _yellow(shown: Blocks, head: str, remarks: Sequence[Remark]) -> None:

@@ -200,6 +200,17 @@ def show_check(console: Console, found: RlCheck) -> None:
     run, shown = found.run, Blocks()
     whole = bool(getattr(console, "verbose", False))
     shown.head(f"{run.framework} {found.version}, {run.back_end}: {escape(run.model)}, {run.algorithm_said} on {run.gpus} GPUs")
+    _say_verdict(shown, found)
+    if found.unread:
+        shown.print(f"Not read: {_unread(found.unread, len(found.unread) if whole else SHOWN)}", spare=2)
+    if found.priced is not None and found.job is not None:
+        _show_run(shown, found, found.priced, found.job)
+    shown.draw(lambda out: show_assumptions(out, run.notes))
+    shown.show(console)
+
+
+def _say_verdict(shown: Blocks, found: RlCheck) -> None:
+    """START or NO, with what cannot run, what nothing knows, and whether it fits."""
     reasons = [f"[bold]Cannot run[/bold]: {escape(text)}" for text in found.broken]
     reasons += [f"[bold]Unknown key[/bold] {escape(sentence(one))}" for one in found.unknown]
     for number, text in enumerate(reasons):
@@ -210,12 +221,6 @@ def show_check(console: Console, found: RlCheck) -> None:
         shown.say(starts if found.legal or not reasons else "", f"[bold]{found.headline}[/bold]{why}.")
     elif not found.broken:
         shown.say(starts, "nothing of it can be priced")
-    if found.unread:
-        shown.print(f"Not read: {_unread(found.unread, len(found.unread) if whole else SHOWN)}", spare=2)
-    if found.priced is not None and found.job is not None:
-        _show_run(shown, found, found.priced, found.job)
-    shown.draw(lambda out: show_assumptions(out, run.notes))
-    shown.show(console)
 
 
 def _show_run(shown: Blocks, found: RlCheck, priced: PricedPlacement, job: PostTrainingJob) -> None:

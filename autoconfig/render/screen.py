@@ -149,9 +149,7 @@ def show_table(
         console.print(escape(title), style="bold")
     texts = [[_text(cell, {}) for cell in row] for row in rows]
     widths = {name: _width(name, cells) for name, *cells in zip(columns, *texts, strict=True)}
-    wide = sum(widths[name] + 2 for name in columns) > console.width
-    under = [name for name in columns if wide and name in below]
-    names, dropped = _columns_that_fit([name for name in columns if name not in under], widths, spare, console)
+    names, under, dropped = _columns_that_fit(columns, widths, below, spare, console.width)
     aligned: list[tuple[int, AlignMethod, int]] = [
         (columns.index(name), "left" if name in left else "right", min(widths[name], console.width - 2)) for name in names
     ]
@@ -188,15 +186,18 @@ def _line_of(row: Sequence[Text], aligned: Iterable[tuple[int, AlignMethod, int]
 
 
 def _columns_that_fit(
-    names: list[str], widths: Mapping[str, int], spare: Sequence[str], console: Console
-) -> tuple[list[str], list[str]]:
-    """(the columns that the screen holds, those that it does not in the order in which they went)."""
-    dropped: list[str] = []
+    columns: Sequence[str], widths: Mapping[str, int], below: Collection[str], spare: Sequence[str], width: int
+) -> tuple[list[str], list[str], list[str]]:
+    """(the columns that the screen holds, those that stand under their rows, those that have no room in the order in which they
+    went)."""
+    wide = sum(widths[name] + 2 for name in columns) > width
+    under = [name for name in columns if wide and name in below]
+    names, dropped = [name for name in columns if name not in under], list[str]()
     for name in (*spare, *[name for name in names[:0:-1] if name not in spare]):
-        if sum(widths[one] + 2 for one in names if one not in dropped) <= console.width:
+        if sum(widths[one] + 2 for one in names if one not in dropped) <= width:
             break
         dropped.append(name)
-    return [name for name in names if name not in dropped], dropped
+    return [name for name in names if name not in dropped], under, dropped
 
 
 BILLIONS_FROM = 10**8

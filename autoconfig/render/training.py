@@ -390,13 +390,17 @@ def _show_memory(console: Console, report: PlanReport) -> None:
         rows.append(["[bold]peak[/bold]", *[""] * verbose, *peaks])
         columns = ["part", *["name"] * verbose, *(f"stage {stage}" for stage in chosen)]
         show_table(console, columns, rows, left=("part", "name"), title="" if start else "Memory by pipeline stage, GiB")
+    console.print(f"Largest moment: {_moments_text(report, stages)}")
+    if len(stages) < len(report.stages):
+        console.print(f"{len(report.stages) - len(stages)} stages between are not shown (--verbose)", style="dim")
+
+
+def _moments_text(report: PlanReport, stages: Sequence[int]) -> str:
+    """When each of the stages is largest, those of one moment together."""
     moments: dict[str, list[str]] = {}
     for stage in stages:
         moments.setdefault(report.stages[stage].moment, []).append(str(stage))
-    said = (f"{memory_words(moment)} (stage {', '.join(where)})" for moment, where in moments.items())
-    console.print(f"Largest moment: {'; '.join(said)}")
-    if len(stages) < len(report.stages):
-        console.print(f"{len(report.stages) - len(stages)} stages between are not shown (--verbose)", style="dim")
+    return "; ".join(f"{memory_words(moment)} (stage {', '.join(where)})" for moment, where in moments.items())
 
 
 def check_table_path(path: Path) -> None:

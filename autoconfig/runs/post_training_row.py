@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import ceil, log2
 
-from autoconfig.planning.resolve import DEFAULT_GPU
 from autoconfig.post_training.frameworks import OTHER_FRAMEWORK, Framework, load_algorithm, load_framework, section
 from autoconfig.post_training.generation import share_that_holds
 from autoconfig.post_training.job import LEAST_TOKENS, PassBatch, Placement, PostTrainingJob, plan_on
@@ -21,7 +20,7 @@ from autoconfig.runs.cells import RunRow
 from autoconfig.runs.post_training_model import read_policy
 from autoconfig.runs.table import NO, CellError, Row, number
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
-from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
+from autoconfig.specs.hardware.cluster import DEFAULT_GPU, GpuSpec, load_gpu
 from autoconfig.specs.layouts import divisors
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import total_parameters

@@ -13,14 +13,14 @@ from autoconfig.memory_model.engines.plan import BY_START, ServedPlan, StartOpti
 from autoconfig.memory_model.serving import ServingMemory, checkpoint_bytes, kv_token_bytes, state_sequence_bytes
 from autoconfig.planning.prices import price_for
 from autoconfig.planning.request_fields import MAX_SERVING_GPUS
-from autoconfig.planning.resolve import DEFAULT_GPU, read_checkpoint, read_model
+from autoconfig.planning.resolve import read_checkpoint, read_model
 from autoconfig.planning.serving_calibration import serving_calibration
 from autoconfig.serving.request import DEFAULT_TOKENS, ServeRequest
 from autoconfig.serving.space import cache_formats, enumerate_space, weight_formats
 from autoconfig.serving.traces import Recorded
 from autoconfig.specs.engines.releases import later_release, newest_release, schedules_synchronously, settings
 from autoconfig.specs.errors import InputError, UnsupportedError, option
-from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
+from autoconfig.specs.hardware.cluster import DEFAULT_GPU, GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import published_checkpoint
 from autoconfig.specs.models.parameters import Number

@@ -7,14 +7,14 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from optuna.storages import RDBStorage
 from optuna.study import Study
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from autoconfig.profiler.folder import FileLock, JobFolder, holder, read_json, take
 from autoconfig.profiler.local import LocalRunner
@@ -267,15 +267,21 @@ def forget(storage: RDBStorage, name: str, folder: Path, *, shared: bool, force:
             f"searches at it first; {option('force')} deletes it all the same, which ends them"
         )
     if not shared:
-        ours = [t for t in running if t.user_attrs.get(names.OWNER) == owner_of(folder)]
-        for job in [JobFolder(folder.absolute() / JOBS / t.user_attrs[names.JOB]) for t in ours if names.JOB in t.user_attrs]:
-            _runner_of(read_json(job.launch_file)).cancel(job)
+        _end_jobs(running, folder)
     delete_study(storage, name)
     left = {study.name for study in list_studies(storage)}
     if shared and (folder / DATABASE).exists():
         with opened(sqlite_url(folder)) as own:
             left |= {study.name for study in list_studies(own)}
     forget_operators(folder, name, left)
+
+
+def _end_jobs(running: Sequence[FrozenTrial], folder: Path) -> None:
+    """End the jobs of this folder's trials. Raises RunnerError."""
+    for told in (trial.user_attrs for trial in running):
+        if told.get(names.OWNER) == owner_of(folder) and names.JOB in told:
+            job = JobFolder(folder.absolute() / JOBS / told[names.JOB])
+            _runner_of(read_json(job.launch_file)).cancel(job)
 
 
 def _runner_of(launch: Mapping[str, Any]) -> Runner:

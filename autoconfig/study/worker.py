@@ -106,9 +106,7 @@ class Worker:
         try:
             self._adopt()
             while True:
-                reason = self._reason_to_stop()
-                while reason is None and len(self.running) < self.slots:
-                    reason = self._start() or self._reason_to_stop()
+                reason = self._fill()
                 self._submit()
                 if not self.running:
                     return reason or "nothing is left to measure"
@@ -147,6 +145,13 @@ class Worker:
         if self.budget.seconds is None:
             return None
         return self.budget.seconds - (self.clock() - self.started_at)
+
+    def _fill(self) -> str | None:
+        """Start trials until every slot has one; why not, where that ends."""
+        reason = self._reason_to_stop()
+        while reason is None and len(self.running) < self.slots:
+            reason = self._start() or self._reason_to_stop()
+        return reason
 
     def _reason_to_stop(self) -> str | None:
         if self.control.finish or self.control.cancel:

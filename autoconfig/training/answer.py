@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from autoconfig.planning.prices import price_of
-from autoconfig.planning.resolve import DEFAULT_GPU
 from autoconfig.specs.errors import GIB, InputError
+from autoconfig.specs.hardware.cluster import DEFAULT_GPU
 from autoconfig.specs.hardware.local_gpu import find_gpu
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import DEGREES, SHARDING, TrainPlan

@@ -107,33 +107,35 @@ def gpu_spec(device: BenchDevice, measured: dict[str, Any], driver: dict[str, An
     peak, bandwidth = "best GEMM of this file", nvml.memory_bytes_per_s(driver)
     pcie = nvml.pcie_bytes_per_s(driver)
     link = measured["link_bytes_per_s"] or pcie or measured["copy_bytes_per_s"] / 4.0
-    return {
+    of_link = "PCIe slot (NVML)" if pcie else "assumed: a quarter of the copy bandwidth; run the collectives"
+    spec = {
         "id": device.id,
-        "name": device.reported_name + (f", {device.threads} threads a rank" if device.type == "cpu" else ""),
+        "name": device.reported_name,
         "vendor": device.vendor,
-        "architecture": CPU_ARCHITECTURE if device.type == "cpu" else architecture,
+        "architecture": architecture,
         "compute_capability": device.compute_capability,
         "memory_bytes": device.memory_bytes,
         "hbm_bytes_per_s": bandwidth or measured["copy_bytes_per_s"],
         "flops_per_s": measured["flops_per_s"],
         "num_sms": device.num_sms,
-        "link": "shared memory" if device.type == "cpu" else "nvlink" if driver.get("nvlinks") else "pcie",
+        "link": "nvlink" if driver.get("nvlinks") else "pcie",
         "link_bytes_per_s": link,
         "link_domain_size": device.count,
         "gpus_per_node": device.count,
-        "nic_bytes_per_s": link if device.type == "cpu" else ASSUMED_NIC_BYTES_PER_S,
-        "sources": {
-            "memory_bytes": "memory of the machine over its ranks" if device.type == "cpu" else "reported by torch",
-            "hbm_bytes_per_s": "memory clock x bus width (NVML)" if bandwidth else "largest copy of this file, read and write",
-            "flops_per_s": peak,
-            "link_bytes_per_s": "best collective of this file"
-            if measured["link_bytes_per_s"]
-            else "PCIe slot (NVML)"
-            if pcie
-            else "assumed: a quarter of the copy bandwidth; run the collectives",
-            "nic_bytes_per_s": "as the links" if device.type == "cpu" else "assumed: 100 Gbit/s; say it in a --cluster file",
-        },
+        "nic_bytes_per_s": ASSUMED_NIC_BYTES_PER_S,
     }
+    sources = {
+        "memory_bytes": "reported by torch",
+        "hbm_bytes_per_s": "memory clock x bus width (NVML)" if bandwidth else "largest copy of this file, read and write",
+        "flops_per_s": peak,
+        "link_bytes_per_s": "best collective of this file" if measured["link_bytes_per_s"] else of_link,
+        "nic_bytes_per_s": "assumed: 100 Gbit/s; say it in a --cluster file",
+    }
+    if device.type == "cpu":
+        spec |= {"name": f"{device.reported_name}, {device.threads} threads a rank", "architecture": CPU_ARCHITECTURE}
+        spec |= {"link": "shared memory", "nic_bytes_per_s": link}
+        sources |= {"memory_bytes": "memory of the machine over its ranks", "nic_bytes_per_s": "as the links"}
+    return {**spec, "sources": sources}
 
 
 def software(torch: Any) -> dict[str, Any]:

@@ -228,23 +228,23 @@ def collective_tables(points: Points, link_bytes_per_s: float) -> tuple[dict[str
     """(the table's `collectives`, `constants.p2p`): every number of ranks at which all measured kinds have their sizes."""
     p2p = collective_terms(points, "p2p", 2)
     constants = p2p and {"alpha_s": rounded(p2p[0]), "link_share": rounded(p2p[1] / link_bytes_per_s), "sqrt_s": 0.0}
+    return _collectives(points, link_bytes_per_s), constants
+
+
+def _collectives(points: Points, link_bytes_per_s: float) -> dict[str, Any] | None:
+    """The table of every number of ranks at which all measured kinds have their sizes; None without one."""
     measured = [(str(key[0]), int(key[1])) for key in points if key[0] != "p2p"]
     ranks = sorted({n for _, n in measured})
     fits = {kind: [collective_terms(points, kind, n) for n in ranks] for kind in dict(measured)}
     fits = {kind: terms for kind, terms in fits.items() if any(terms)}
     whole = [place for place in range(len(ranks)) if all(terms[place] for terms in fits.values())] if fits else []
     if not whole:
-        return None, constants
-    table: dict[str, Any] = {"axes": {"ranks": [ranks[place] for place in whole]}, "link_bytes_per_s": link_bytes_per_s}
-    table["kinds"] = {
-        kind: {
-            "rows": sum(key[0] == kind for key in points),
-            **_columns([fit[place] or (0.0, 1.0, 0.0) for place in whole], link_bytes_per_s),
-            "use": True,
-        }
-        for kind, fit in fits.items()
-    }
-    return table, constants
+        return None
+    kinds = {}
+    for kind, fit in fits.items():
+        columns = _columns([fit[place] or (0.0, 1.0, 0.0) for place in whole], link_bytes_per_s)
+        kinds[kind] = {"rows": sum(key[0] == kind for key in points), **columns, "use": True}
+    return {"axes": {"ranks": [ranks[place] for place in whole]}, "link_bytes_per_s": link_bytes_per_s, "kinds": kinds}
 
 
 def _columns(terms: Sequence[tuple[float, float, float]], link_bytes_per_s: float) -> dict[str, list[float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.models.hybrid import gdn_gemms, mamba_gemms
@@ -140,17 +140,19 @@ def _mlp(model: ModelSpec, name: str, width: int, part: str = "mlp") -> Iterator
     yield part, (f"{name}.down_proj", f"{name}.w2"), gemms["linear_fc2"]
 
 
+def _under(holders: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"{holder}.{name}" for holder in holders for name in names)
+
+
 def _experts(model: ModelSpec, layer: str, by_expert: bool) -> Iterator[Module]:
     total, gemms = model.num_moe_experts or 0, expert_gemms(model, 1)
     each = {"gate_proj": "w1", "up_proj": "w3"} if model.gated_linear_unit else {"up_proj": "w3"}
     count = 1.0 if by_expert else float(total)
     for number in range(total if by_expert else 1):
         holders = [f"{layer}.{mlp}.experts.{number}" for mlp in ("mlp", "block_sparse_moe", "mixer")]
-        for name, alias in each.items():
-            names = tuple(f"{holder}.{one}" for holder in holders for one in (name, alias))
-            yield "experts", names, count * float(gemms["linear_fc1"]) / len(each)
-        names = tuple(f"{holder}.{one}" for holder in holders for one in ("down_proj", "w2"))
-        yield "experts", names, count * float(gemms["linear_fc2"])
+        for aliases in each.items():
+            yield "experts", _under(holders, aliases), count * float(gemms["linear_fc1"]) / len(each)
+        yield "experts", _under(holders, ("down_proj", "w2")), count * float(gemms["linear_fc2"])
     if model.moe_shared_expert_intermediate_size:
         for part, names, weights in _mlp(model, f"{layer}.mlp.shared_experts", model.moe_shared_expert_intermediate_size):
             yield part, (*names, *(name.replace("shared_experts", "shared_expert") for name in names)), weights

@@ -288,14 +288,12 @@ def nearest_release(backend: str, version: str) -> EngineSpec | None:
     wanted, generations = _release(version), _generations(engine.framework)
     if wanted is None or not generations or engine.submission:
         return engine
-    older = [spec for release, spec in generations if release <= wanted]
-    newer = [spec for release, spec in generations if release >= wanted]
-    if not older or not newer:
-        return (older[-1:] or newer[:1])[0]
-    before, after, at = older[-1], newer[0], _month(wanted)
-    first, last = (_month(_release(spec.name) or 0) for spec in (before, after))
+    older = [one for one in generations if one[0] <= wanted]
+    newer = [one for one in generations if one[0] >= wanted]
+    (earlier, before), (later, after) = (older or newer[:1])[-1], (newer or older[-1:])[0]
     if before is after:
         return before
+    first, at, last = map(_month, (earlier, wanted, later))
     if before.reserves_slots != after.reserves_slots:
         return before if at - first <= last - at else after
     return replace(after, between=(before.name, (last - at) / (last - first)))

@@ -7,7 +7,7 @@ import pytest
 
 from autoconfig.evidence.read import read_texts
 from autoconfig.evidence.records import Origin, StepLine
-from autoconfig.evidence.steps import seconds_from_rates, statistics
+from autoconfig.evidence.steps import statistics
 
 START = datetime(2025, 3, 5, 14, 0, 0, tzinfo=UTC).timestamp()
 
@@ -144,12 +144,9 @@ def test_only_the_last_batch_counts_where_it_is_ramped_up():
     assert statistics(rows).median_s == 2.0
 
 
-def test_rates_give_seconds_where_none_are_printed():
+def test_rates_alone_say_no_seconds():
     rows = [StepLine(origin=Origin(file="log"), format="x", step=n, tokens_per_s_per_gpu=4096.0) for n in range(1, 9)]
     assert statistics(rows) is None
-    assert statistics(seconds_from_rates(rows, 8192.0)).median_s == 2.0
-    kept = seconds_from_rates(lines([3.0]), 8192.0)
-    assert kept[0].seconds == 3.0
 
 
 def megatron(step, ms, at=None):

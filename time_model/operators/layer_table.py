@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -363,13 +364,10 @@ def recompute_seconds(
         elif recompute.by_operator:
             again = sum((op.again * op.forward for op in operators), again)
         elif recompute.granularity == "selective":
-            chosen = {
-                modules: seconds for modules, seconds in by_modules.items() if not set(modules).isdisjoint(recompute.modules)
-            }
-            again = sum(chosen.values(), again)
-            parts = {name for modules in chosen for name in modules if name in recompute.modules}
-            each = checkpoint_s * sum(CHECKPOINTED_PARTS.get(name, 1.0) for name in parts)
-            launches = np.where(host[1] > 0.0, each, 0.0)
+            chosen = [modules for modules in by_modules if not set(modules).isdisjoint(recompute.modules)]
+            again = sum((by_modules[modules] for modules in chosen), again)
+            parts = {*recompute.modules}.intersection(chain.from_iterable(chosen))
+            launches = np.where(host[1] > 0.0, checkpoint_s * sum(CHECKPOINTED_PARTS.get(name, 1.0) for name in parts), 0.0)
         table[..., r] = recompute_host_seconds(gpu[1], host[1], again, launches)
     return table
 

@@ -77,15 +77,15 @@ def price_gemms(job: TrainingJob, x: Shapes, gemms: Sequence[GemmShape]) -> list
     """
     token, rank, sharded = (np.unique(column, return_inverse=True)[1] for column in (x.tokens, x.tp, x.sharded_tokens))
     alike = np.unique((token * len(x.tp) + sharded) * len(x.tp) + rank, return_index=True, return_inverse=True)[1:]
+    together: dict[tuple[bool, bool], list[int]] = {}
+    for i, gemm in enumerate(gemms):
+        together.setdefault((job.quantised and gemm.layer_precision, gemm.grouped), []).append(i)
     result: dict[int, Operator] = {}
-    for low in (False, True):
-        for grouped in (False, True):
-            mine = [i for i, g in enumerate(gemms) if (job.quantised and g.layer_precision) == low and g.grouped == grouped]
-            if mine:
-                result.update(zip(mine, _price_alike(job, [gemms[i] for i in mine], low, grouped, alike), strict=True))
-            if kept := [i for i in mine if low and kept_share(job, gemms[i].layer)]:
-                wide = _price_alike(job, [gemms[i] for i in kept], False, grouped, alike)
-                result |= {i: _mixed(job, gemms[i], result[i], other) for i, other in zip(kept, wide, strict=True)}
+    for (low, grouped), mine in together.items():
+        result.update(zip(mine, _price_alike(job, [gemms[i] for i in mine], low, grouped, alike), strict=True))
+        if kept := [i for i in mine if low and kept_share(job, gemms[i].layer)]:
+            wide = _price_alike(job, [gemms[i] for i in kept], False, grouped, alike)
+            result |= {i: _mixed(job, gemms[i], result[i], other) for i, other in zip(kept, wide, strict=True)}
     return [result[i] for i in range(len(gemms))]
 
 

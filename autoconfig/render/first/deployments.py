@@ -123,7 +123,7 @@ def _against(one: DeploymentReport, best: DeploymentReport, *, same: bool = Fals
     figures = [f"{one.tokens_per_s_per_gpu / best.tokens_per_s_per_gpu - 1:+.1%} tok/s/GPU"]
     figures += [f"{one.tokens_per_s_per_user / best.tokens_per_s_per_user - 1:+.1%} tokens/s of a user"] * bool(best.tpot_s)
     figures.append(f"TTFT {_mean(best, 'ttft')} -> {_mean(one, 'ttft')}")
-    return ("" if same else f"{layout_text(one.plan)}: ") + ", ".join(figures)
+    return ("" if same else f"{deployment_text(one.plan)}: ") + ", ".join(figures)
 
 
 def _yours(one: DeploymentReport, answer: ServeAnswer) -> str:
@@ -134,7 +134,7 @@ def _yours(one: DeploymentReport, answer: ServeAnswer) -> str:
     return f"{one.tokens_per_s_per_gpu / best.tokens_per_s_per_gpu - 1:+.1%} tok/s/GPU; {figures}"
 
 
-def layout_text(plan: ServePlan, *, formats: bool = True) -> str:
+def deployment_text(plan: ServePlan, *, formats: bool = True) -> str:
     """A deployment in few letters: `5x tp1 prefill + 3x tp1, fp8`; formats of weights and cache, both where they differ."""
     decode, prefill = plan.decode, plan.prefill
     instances = _instances(decode) if prefill is None else f"{_instances(prefill)} prefill + {_instances(decode)}"
@@ -164,7 +164,7 @@ def _rows(shown: Blocks, question: ServeQuestion, reports: Sequence[DeploymentRe
             _mean(one, "ttft"),
             _mean(one, "tpot"),
             *["" if one.cost_per_million_tokens is None else f"{one.cost_per_million_tokens:.3g}"] * priced,
-            layout_text(one.plan, formats=len(formats) > 1),
+            deployment_text(one.plan, formats=len(formats) > 1),
         ]
         for one in reports
     ]

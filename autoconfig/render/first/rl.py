@@ -91,15 +91,15 @@ def _beside(shown: Blocks, found: RlAnswer) -> None:
     if tied:
         ratio = f"{tied[0].seconds / best.seconds - 1.0:+.1%}"
         shown.say(
-            "equal", f"{escape(layout_text(tied[0]))}: {ratio}; {found.ties} placements are within {RESOLUTION:.0%}, a tie"
+            "equal", f"{escape(placement_text(tied[0]))}: {ratio}; {found.ties} placements are within {RESOLUTION:.0%}, a tie"
         )
     if found.riskier is not None and (faster := riskier_text(found)):
-        shown.say("faster", f"{escape(layout_text(found.riskier))}: {faster}")
+        shown.say("faster", f"{escape(placement_text(found.riskier))}: {faster}")
     if others:
         one = others[0]
         shown.say(
             "slower",
-            f"{escape(layout_text(one))}: {one.seconds / best.seconds - 1.0:+.1%}, {one.binds.replace('_', ' ')} binds",
+            f"{escape(placement_text(one))}: {one.seconds / best.seconds - 1.0:+.1%}, {one.binds.replace('_', ' ')} binds",
             spare=1,
         )
     if found.unknowns:
@@ -112,7 +112,7 @@ def _beside(shown: Blocks, found: RlAnswer) -> None:
         shown.say("node", said, spare=2)
 
 
-def layout_text(one: PricedPlacement) -> str:
+def placement_text(one: PricedPlacement) -> str:
     """Who runs where, in few letters: `colocated 8x tp1, train tp=2,dp=4`."""
     p = one.placement
     degrees = [f"{key}={getattr(p.train, key)}" for key in ("tp", "pp", "cp", "ep", "dp") if getattr(p.train, key) > 1]
@@ -132,7 +132,7 @@ def _rows(shown: Blocks, found: RlAnswer) -> None:
             *([] if priced else [f"{one.memory.peak_bytes / GIB:.1f}"]),
             fit_text(one.memory.chance),
             *([] if (each := found.cost_of(one)) is None else [money_text(each)]),
-            layout_text(one),
+            placement_text(one),
         ]
         for number, one in enumerate(found.ranked, 1)
     ]

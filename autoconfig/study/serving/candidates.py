@@ -168,16 +168,17 @@ def candidates_of(question: ServeQuestion) -> DeploymentChoices:
     of --fix where given). Raises InputError where nothing is left."""
     on_cpu = question.gpu.architecture == CPU_ARCHITECTURE
     server = question.engine.framework == "vllm"
-    engine = replace(question.engine, runtime_bytes=0) if on_cpu else question.engine
-    gpu = fp32_device(question.gpu) if on_cpu else question.gpu
-    tables = link_tables(gpu) if on_cpu else None
-    constants = EngineConstants(sampler_bytes=0.0) if on_cpu else question.calibration.constants(engine, gpu)
-    asked = replace(question, gpu=gpu, engine=engine, checkpoint=None)
+    asked = replace(question, checkpoint=None)
+    tables, constants = None, question.calibration.constants(question.engine, question.gpu)
+    if on_cpu:
+        engine = replace(question.engine, runtime_bytes=0)
+        asked = replace(asked, gpu=fp32_device(question.gpu), engine=engine)
+        tables, constants = link_tables(asked.gpu), EngineConstants(sampler_bytes=0.0)
     elsewhere = ("weights", "kv", "batch", "tokens", "replicas")
     fixed = {key: values for key, values in question.constraints.items() if key not in elsewhere}
     rows: list[Deployment] = []
     for layout in enumerate_space(
-        question.model, gpu, engine, question.num_gpus, question.gpus_per_node, {**fixed, **_form(question)}
+        question.model, asked.gpu, asked.engine, question.num_gpus, question.gpus_per_node, {**fixed, **_form(question)}
     ):
         if layout.pp * layout.adp * layout.ep > 1 or (server and on_cpu and layout.tp > 1):
             continue

@@ -111,6 +111,15 @@ def _frontier_rows(choices: DeploymentChoices, measured: dict[int, RoundFigures]
     return {row for row, kept in zip(rows, on_frontier(values), strict=True) if kept}
 
 
+def _unmeasured(
+    choices: DeploymentChoices, measured: dict[int, RoundFigures], gone: set[int]
+) -> tuple[tuple[str, float, float], ...]:
+    """(plan, tokens/s/GPU, TPOT) of the frontier that is believed in and was not tried."""
+    now = choices.values(believed(choices, measured))
+    left = [row for row, keep in enumerate(on_frontier(now)) if keep and row not in gone]
+    return tuple((str(choices.rows[row].plan), float(now[row, 0]), float(now[row, 1])) for row in left)
+
+
 def _line(
     trial: FrozenTrial, choices: DeploymentChoices, corrected: tuple[RoundFigures, ...], frontier: set[int]
 ) -> ServingLine:
@@ -215,9 +224,6 @@ class ServingKind(StudyKind[ServingSettings, ServingWork]):
         done.sort(key=lambda line: (line.measured_tpot_s or 0.0, line.trial))
         front = [line for line in done if line.on_frontier]
         within = [line for line in done if _within(question, line.measured_ttft_s, line.measured_tpot_s)]
-        now = choices.values(believed(choices, measured))
-        gone = {*measured, *names.tried_in_vain(trials, choices)}
-        left = [row for row, keep in enumerate(on_frontier(now)) if keep and row not in gone]
         return ServingFound(
             name=session.name,
             engine=session.work.settings.engine,
@@ -228,7 +234,7 @@ class ServingKind(StudyKind[ServingSettings, ServingWork]):
             candidates=len(choices),
             correction=_correction(choices, measured, corrected),
             rank_correlation=_ranks(front),
-            unmeasured=tuple((str(choices.rows[row].plan), float(now[row, 0]), float(now[row, 1])) for row in left),
+            unmeasured=_unmeasured(choices, measured, {*measured, *names.tried_in_vain(trials, choices)}),
         )
 
     def write_learned(self, session: Session[ServingWork], target: Path) -> str | None:

@@ -13,6 +13,7 @@ import math
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -134,19 +135,18 @@ def propose(
     if not left:
         return Proposal(row=None, why="every deployment was tried")
     values = choices.values(believed(choices, measured))
-    alive = np.array([row for row in range(len(choices)) if row in known or row in left])
-    front = {int(row) for row, kept in zip(alive, on_frontier(values[alive]), strict=True) if kept}
-    ahead = [row for row in left if row in front]
-    if ahead:
-        why = "on the predicted frontier" if not measured else "on the frontier as now expected"
-        if not known:
-            best = max(ahead, key=lambda row: (values[row, 0], _draw(name, seed, number, row)))
-            why = "most tokens/s/GPU of the predicted frontier"
-        else:
-            best = max(ahead, key=lambda row: (_unlike(values, row, known), _draw(name, seed, number, row)))
-    else:
-        best = min(left, key=lambda row: (round(behind(values, row), 3), _draw(name, seed, number, row)))
+    alive = np.array(sorted({*known, *left}))
+    ahead = [int(row) for row in alive[on_frontier(values[alive])] if row in left]
+    draw = partial(_draw, name, seed, number)
+    if not ahead:
+        best = min(left, key=lambda row: (round(behind(values, row), 3), draw(row)))
         why = f"the frontier is measured; {math.expm1(behind(values, best)):.0%} behind it as expected"
+    elif not known:
+        best = max(ahead, key=lambda row: (values[row, 0], draw(row)))
+        why = "most tokens/s/GPU of the predicted frontier"
+    else:
+        best = max(ahead, key=lambda row: (_unlike(values, row, known), draw(row)))
+        why = "on the predicted frontier" if not measured else "on the frontier as now expected"
     return Proposal(row=best, chance=1.0 / len(left), chance_to_change=len(ahead) / len(left), why=why)
 
 

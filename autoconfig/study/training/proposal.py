@@ -190,14 +190,11 @@ def propose(
     """
     belief = believe(candidates, results, pending, scatter, covariance, failed)
     gone = {r.row for r in results if r.out_of_memory or r.step_seconds is not None} | set(pending) | set(given_up)
-    left = np.array([row for row in range(len(candidates)) if row not in gone], dtype=np.int64)
-    best = belief.best
+    left = np.setdiff1d(np.arange(len(candidates)), sorted(gone))
+    generator, repeats = _generator(name, seed, number), repeats and not headroom
     if not len(left):
-        again = _again(belief, results, pending, _generator(name, seed, number)) if repeats and not headroom else None
-        if again is not None:
-            return again
-        return Proposal(row=None, settled=True, why="every candidate was measured")
-    generator = _generator(name, seed, number)
+        again = _again(belief, results, pending, generator) if repeats else None
+        return again or Proposal(row=None, settled=True, why="every candidate was measured")
     points = measured_points(candidates, results, belief) if headroom else []
     chances, change = chances_to_win(belief, left, generator)
     if points:
@@ -208,12 +205,9 @@ def propose(
     enough = min(MIN_MEASURED, len(candidates))
     order = np.lexsort((left, belief.posterior.mean[left] - np.log(np.maximum(belief.memory.chance[left], 1e-9)), -chances))
     row, chance = int(left[order[0]]), float(chances[order[0]])
-    settled = best is not None and len(gone) >= enough and change <= 1 - CONFIDENCE
-    if settled and repeats and not headroom:
-        again = _again(belief, results, pending, generator)
-        if again is not None:
-            return again
-    return Proposal(row=row, chance=chance, chance_to_change=change, settled=settled, why=_why(belief, row, chance))
+    settled = belief.best is not None and len(gone) >= enough and change <= 1 - CONFIDENCE
+    again = _again(belief, results, pending, generator) if settled and repeats else None
+    return again or Proposal(row=row, chance=chance, chance_to_change=change, settled=settled, why=_why(belief, row, chance))
 
 
 def measured_points(candidates: Candidates, results: Sequence[Result], belief: Belief) -> list[tuple[float, float]]:

@@ -245,7 +245,7 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
         belief = believe(candidates, results)
         best_plan = None if belief.best is None else str(candidates.plans[belief.best])
         gone = {result.row for result in results} | set(names.tried_in_vain(trials, candidates))
-        middle, scatter = _middle_and_scatter([line.ratio for line in measured if line.ratio is not None])
+        middle, scatter = _middle_and_scatter(measured)
         best = next((line for line in measured if line.plan == best_plan and (line.outcome == names.MEASURED) == full), None)
         return TrainingFound(
             name=session.name,
@@ -272,8 +272,9 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
         return learned.version
 
 
-def _middle_and_scatter(ratios: Sequence[float]) -> tuple[float | None, float | None]:
+def _middle_and_scatter(measured: Sequence[Line]) -> tuple[float | None, float | None]:
     """The median of measured over predicted, and the largest share by which one is off it."""
+    ratios = [line.ratio for line in measured if line.ratio is not None]
     middle = statistics.median(ratios) if ratios else None
     return middle, max(abs(ratio / middle - 1) for ratio in ratios) if middle else None
 
