@@ -345,19 +345,8 @@ def list_command(folder: Path, storage: str | None, as_json: bool) -> None:
 
     with opened(existing_storage(folder, storage)) as found:
         rows = [
-            {
-                "name": s.name,
-                "kind": s.kind,
-                "model": s.model,
-                "gpus": s.gpus,
-                "trials": s.trials,
-                "measured": s.measured,
-                "running": s.running,
-                "best_step_seconds": s.best_step_seconds,
-                "best_tokens_per_s_per_gpu": s.best_tokens_per_s_per_gpu,
-                "started": s.started.isoformat(timespec="seconds") if s.started else None,
-            }
-            for s in list_studies(found)
+            {**vars(one), "started": one.started.isoformat(timespec="seconds") if one.started else None}
+            for one in list_studies(found)
         ]
     if as_json or rows:
         show_rows("studies", rows if as_json else [_readable(row) for row in rows], as_json)
@@ -384,10 +373,7 @@ def show_command(name: str, folder: Path, storage: str | None, as_json: bool, sa
     url = existing_storage(folder, storage)
     with opened(url) as database:
         stored = kind_stored(database, name)
-    if stored == "inference":
-        asked = serving({})
-    else:
-        asked = training({})
+    asked = (serving if stored == "inference" else training)({})
     how = Options(folder=folder, storage_url=url, python=sys.executable)
     session = asked.kind.open(name, None, how, resume=True, look_only=True)
     with contextlib.closing(session), errors_of(url):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from autoconfig.engines.check import StartAnswer
 from autoconfig.engines.load import LoadAnswer, running_plan
 from autoconfig.specs.engines.start import ENGINES, EngineMemory, MemoryPart
-from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive
+from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive, record_of
 from autoconfig.specs.remarks import AssumedJson, RemarkJson, assumed_json, records, sentences
 
 
@@ -181,32 +181,12 @@ class StartJson(AssumedJson):
 
 
 def _load_json(load: LoadAnswer) -> LoadJson:
-    better = load.better
-    return LoadJson(
-        isl=load.isl,
-        osl=load.osl,
-        rate=load.rate,
-        concurrency=load.concurrency,
-        ttft_ms=load.ttft_ms,
-        tpot_ms=load.tpot_ms,
-        ttft_range_ms=load.ttft_range_ms,
-        tpot_range_ms=load.tpot_range_ms,
-        tokens_per_s=load.tokens_per_s,
-        percentiles=load.percentiles,
-        row=dict(load.row),
-        note=load.note,
-        better=None
-        if better is None
-        else BetterStartJson(
-            changes=tuple(FlagDifferenceJson(flag=flag, before=old, after=new) for flag, old, new in better.changes),
-            ttft_ms=better.ttft_ms,
-            tpot_ms=better.tpot_ms,
-            tokens_per_s=better.tokens_per_s,
-            kv_tokens=better.kv_tokens,
-            diff=better.diff,
-        ),
-        hints=tuple(StartHintJson(**vars(hint)) for hint in load.hints),
-    )
+    better = None
+    if load.better is not None:
+        changes = tuple(FlagDifferenceJson(flag=flag, before=old, after=new) for flag, old, new in load.better.changes)
+        better = record_of(BetterStartJson, load.better, changes=changes)
+    hints = tuple(StartHintJson(**vars(hint)) for hint in load.hints)
+    return record_of(LoadJson, load, row=dict(load.row), better=better, hints=hints)
 
 
 def start_json(answer: StartAnswer) -> StartJson:
@@ -219,15 +199,7 @@ def start_json(answer: StartAnswer) -> StartJson:
         release_source=read.release_source,
         model=answer.filled.model_name,
         gpu=start.gpu.id,
-        plan=StartPlanJson(
-            tp=start.tp,
-            pp=start.pp,
-            dp=start.dp,
-            ep=start.ep,
-            attention_dp=start.attention_dp,
-            gpus=start.gpus,
-            short=str(start.plan if memory is None else running_plan(start, memory)),
-        ),
+        plan=record_of(StartPlanJson, start, short=str(start.plan if memory is None else running_plan(start, memory))),
         starts=answer.starts,
         why=answer.why,
         weights=weights_text(answer),
@@ -246,19 +218,8 @@ def start_json(answer: StartAnswer) -> StartJson:
 
 
 _OF_MEMORY = (
-    "weights_gib",
-    "kv_pool_gib",
-    "kv_tokens",
-    "block_size",
-    "sequence_gib",
-    "max_model_len",
-    "longest_max_model_len",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "memory_fraction",
-    "least_fraction",
-    "margin_gib",
-    "band_gib",
+    *("weights_gib", "kv_pool_gib", "kv_tokens", "block_size", "sequence_gib", "max_model_len", "longest_max_model_len"),
+    *("max_num_seqs", "max_num_batched_tokens", "memory_fraction", "least_fraction", "margin_gib", "band_gib"),
 )
 """Figures of a start's memory that the answer holds as they are."""
 

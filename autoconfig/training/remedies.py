@@ -248,36 +248,33 @@ class Remedies:
     def _fine_tuning(self) -> list[Remedy]:
         """What fits of fine-tuning: adapters in place of all weights, with what their own defaults make of the question; where
         adapters are asked, weights in 4 bits and the longest of ever halved samples. Nothing where neither fits."""
-        question = self.question
-        scenario = question.scenario
-        if scenario.numerics.peft == "none":
-            if "adapters" not in self.words:
-                return []
-            try:
-                asked = understand(replace(question.request, numerics={**question.request.numerics, "peft": "lora"})).scenario
-            except InputError:  # a model or a stack without adapters
-                return []
-            changed, options = replace(asked, cluster=scenario.cluster), self.words["adapters"]
-            length, batch = changed.workload.seq_length, changed.workload.global_batch_size
-            text = f"fine-tuning of adapters, sequence {length:,}, batch {batch:,} ({options})"
-            return [one for one in self._tried(text, options, changed) if one.fits]
-        quantised = self._quantised() if "adapters" in self.words else []
-        return [*quantised, *self._first_that_fits(self._shorter_samples())]
+        if self.question.scenario.numerics.peft != "none":
+            quantised = self._quantised() if "adapters" in self.words else []
+            return [*quantised, *self._first_that_fits(self._shorter_samples())]
+        changed = self._with_numerics(peft="lora") if "adapters" in self.words else None
+        if changed is None:
+            return []
+        length, batch = changed.workload.seq_length, changed.workload.global_batch_size
+        text = f"fine-tuning of adapters, sequence {length:,}, batch {batch:,}"
+        return self._first_that_fits([(text, self.words["adapters"], changed)])
+
+    def _with_numerics(self, **numerics: object) -> Scenario | None:
+        """The question with other numerics and what their own defaults make of it, on the same GPUs; None for a model or a
+        stack without them."""
+        request = self.question.request
+        try:
+            changed = understand(replace(request, numerics={**request.numerics, **numerics})).scenario
+        except InputError:
+            return None
+        return replace(changed, cluster=self.question.scenario.cluster)
 
     def _quantised(self) -> list[Remedy]:
         """Weights beside adapters in 4 bits, whole on each GPU, where those in 16 bits are asked, 4 are priced and it fits."""
-        question = self.question
-        scenario, constraints = question.scenario, question.constraints
-        unsharded = constraints.fixed.get("fsdp", {0}) & {0}
-        if scenario.numerics.frozen_dtype != "bf16" or not unsharded:
+        constraints = self.question.constraints
+        wide = self.question.scenario.numerics.frozen_dtype == "bf16" and 0 in constraints.fixed.get("fsdp", {0})
+        changed = self._with_numerics(frozen_dtype="nf4") if wide else None  # its software is one that keeps them so
+        if changed is None:
             return []
-        try:
-            asked = understand(
-                replace(question.request, numerics={**question.request.numerics, "frozen_dtype": "nf4"})
-            ).scenario
-        except InputError:  # a model or a stack without them
-            return []
-        changed = replace(asked, cluster=scenario.cluster)  # its software is one that keeps weights in 4 bits
         whole = replace(constraints, fixed={**constraints.fixed, "fsdp": frozenset({0})})
         options = "--frozen-dtype nf4"
         tried = self._tried(f"frozen weights in 4 bits, which are rounded ({options})", options, changed, whole)
@@ -292,15 +289,15 @@ class Remedies:
             return []
         if len(ranking.best) and ranking.fit_chance_met:
             best = int(ranking.best[0])
-            found = Remedy(change=change, options=options, fits=True, plan=ranking.plan(best), scenario=scenario)
-            return [replace(found, step_seconds=float(ranking.step_seconds[best]))]
-        if ranking.closest is None and not len(ranking.best):
-            return []
-        if ranking.closest is None:
+            plan, seconds = ranking.plan(best), float(ranking.step_seconds[best])
+            return [Remedy(change=change, options=options, fits=True, plan=plan, step_seconds=seconds, scenario=scenario)]
+        if ranking.closest is not None:
+            short = ranking.closest.excess_bytes
+        elif len(ranking.best):
             free = headroom_bytes(request.fit_chance, scenario.cluster.memory_bytes)
             short = free - float((ranking.limit_bytes - ranking.peak_bytes).max())
         else:
-            short = ranking.closest.excess_bytes
+            return []
         return [Remedy(change=change, options=options, fits=False, still_short_gib=short / GIB)]
 
 
@@ -354,13 +351,7 @@ class OtherBatch:
             if len(tried.best) and tried.fit_chance_met:
                 rate = batch / float(tried.step_seconds[0])
                 gain = None if asked is None else rate / asked - 1.0
-                gains.append(
-                    cls(
-                        global_batch_size=batch,
-                        tokens_per_second_per_gpu=rate * seq / gpus,
-                        gain=gain,
-                        cause=odd_factor(scenario),
-                    )
-                )
+                speed, cause = rate * seq / gpus, odd_factor(scenario)
+                gains.append(cls(global_batch_size=batch, tokens_per_second_per_gpu=speed, gain=gain, cause=cause))
         gains = [one for one in gains if one.gain is None or one.gain >= WORTH_ANOTHER_BATCH]
         return max(gains, key=lambda one: one.tokens_per_second_per_gpu, default=None)

@@ -244,20 +244,14 @@ def _measured(found: Diagnosis) -> MeasuredJson | None:
     measured = found.measured
     if measured is None:
         return None
-    steps, relative = measured.statistics, measured.relative
-    in_seconds = steps is not None and not relative
-    return MeasuredJson(
-        step_seconds=None if relative else measured.step_seconds,
-        source=measured.source,
-        convention=measured.convention,
-        steps=steps.count if steps else None,
-        p10=steps.p10 if steps and in_seconds else None,
-        p90=steps.p90 if steps and in_seconds else None,
-        robust_sd=steps.robust_sd if steps else None,
-        warmup_dropped=steps.warmup_dropped if steps else None,
-        drift=steps.drift if steps else None,
-        outliers=tuple(record_of(OutlierJson, one) for one in steps.pauses) if steps and in_seconds else (),
-    )
+    steps = measured.statistics
+    of_lines = {name: getattr(steps, name, None) for name in ("p10", "p90", "robust_sd", "warmup_dropped", "drift")}
+    of_lines |= {"steps": steps.count if steps else None}
+    outliers = tuple(record_of(OutlierJson, one) for one in steps.pauses) if steps else ()
+    if not measured.relative:
+        return record_of(MeasuredJson, measured, **of_lines, outliers=outliers)
+    no_seconds = {"step_seconds": None, "p10": None, "p90": None, "outliers": ()}
+    return record_of(MeasuredJson, measured, **of_lines | no_seconds)
 
 
 def _cause(one: Cause) -> CauseJson:
