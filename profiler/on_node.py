@@ -16,8 +16,7 @@ from typing import Any
 from autoconfig.profiler.folder import STARTED, JobFolder, read_json, write_json
 from autoconfig.profiler.outcome import CANCEL
 from autoconfig.profiler.processes import die_with_parent
-from autoconfig.profiler.supervise import Cancelled, cancel, watch
-from autoconfig.specs.errors import AutoconfigError
+from autoconfig.profiler.supervise import Cancelled, exit_code, watch
 
 
 def run(folder: JobFolder, attempt: int, rank: int) -> None:
@@ -52,15 +51,12 @@ def main(arguments: list[str]) -> int:
     if child:
         signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    signal.signal(signal.SIGTERM, cancel)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
-    try:
+
+    def work() -> None:
+        end_with_parent()
         run(JobFolder(Path(arguments[0])), int(arguments[1]), int(arguments[2]))
-    except (AutoconfigError, KeyError, OSError, Cancelled) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+    return exit_code(work)
 
 
 if __name__ == "__main__":

@@ -188,8 +188,19 @@ def _start(launch: dict[str, Any], folder: JobFolder, mark: Path, log: Any) -> s
     )
 
 
-def cancel(*_: object) -> None:
-    """Handle SIGTERM: raises Cancelled in the main thread."""
+def exit_code(work: Callable[[], None]) -> int:
+    """Do the work of a watcher, where SIGTERM raises Cancelled; its exit code."""
+    signal.signal(signal.SIGTERM, _cancel)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        work()
+    except (AutoconfigError, KeyError, OSError, Cancelled) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _cancel(*_: object) -> None:
     raise Cancelled
 
 
@@ -198,16 +209,13 @@ def main(arguments: list[str]) -> int:
     lock = int(arguments[1])
     os.closerange(3, lock)
     os.closerange(lock + 1, min(os.sysconf("SC_OPEN_MAX"), MAX_DESCRIPTORS))
-    signal.signal(signal.SIGTERM, cancel)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
+
+    def work() -> None:
         os.chdir(arguments[0])
         supervise(JobFolder(Path(arguments[0])))
-    except (AutoconfigError, KeyError, OSError, Cancelled) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+    return exit_code(work)
 
 
 if __name__ == "__main__":

@@ -30,17 +30,9 @@ from autoconfig.trainer.result_file import say
 
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 _PEER = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Connection refused",
-    "Broken pipe",
-    "Timed out waiting",
-    "Read timeout",
-    "timed out after",
-    "Socket closed",
-    "ncclRemoteError",
-    "NCCL communicator was aborted",
-    "remote process exited",
+    *("Connection closed by peer", "Connection reset by peer", "Connection refused", "Broken pipe"),
+    *("Timed out waiting", "Read timeout", "timed out after", "Socket closed"),
+    *("ncclRemoteError", "NCCL communicator was aborted", "remote process exited"),
 )
 """What gloo, NCCL and the store say of a peer that is gone."""
 

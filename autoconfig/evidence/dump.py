@@ -21,25 +21,12 @@ VOCABULARY = re.compile(r"> padded vocab \(size: (\d{1,9})\)")
 """What Megatron-LM says once it has built the tokenizer."""
 OF_A_RUN = frozenset(
     (
-        "rank",
-        "local_rank",
-        "load",
-        "save",
-        "tensorboard_dir",
-        "wandb_exp_name",
-        "master_addr",
-        "master_port",
-        "iteration",
-        "seed",
+        *("rank", "local_rank", "load", "save", "tensorboard_dir"),
+        *("wandb_exp_name", "master_addr", "master_port", "iteration", "seed"),
     )
 ) | {
-    "consumed_train_samples",
-    "consumed_valid_samples",
-    "ckpt_step",
-    "finetune",
-    "train_iters",
-    "log_interval",
-    "exit_interval",
+    *("consumed_train_samples", "consumed_valid_samples", "ckpt_step", "finetune"),
+    *("train_iters", "log_interval", "exit_interval"),
 }
 """Arguments that may differ where a run was started again."""
 

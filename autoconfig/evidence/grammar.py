@@ -24,21 +24,8 @@ _CLOCK = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)([.,]\d
 _SPAN = re.compile(r"(?:(\d{1,5})d ?)?(?:(\d{1,3})h ?)?(?:(\d{1,3})m ?)?(?:(\d{1,3})s)?")
 WHOLE = frozenset(
     (
-        "step",
-        "steps_total",
-        "samples",
-        "tokens",
-        "batch_size",
-        "skipped",
-        "rank",
-        "running",
-        "waiting",
-        "pending",
-        "swapped",
-        "preempted",
-        "gpu",
-        "calls",
-        "count",
+        *("step", "steps_total", "samples", "tokens", "batch_size", "skipped", "rank", "running"),
+        *("waiting", "pending", "swapped", "preempted", "gpu", "calls", "count"),
     )
 ) | {"size_bytes", "retries", "mask"}
 """Fields of records that are whole numbers."""

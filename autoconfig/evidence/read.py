@@ -212,13 +212,8 @@ def _whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 NCCL_TESTS = frozenset(("nccl-tests", "nccl-tests-mean", "nccl-version"))
 NVML = frozenset(
     (
-        "nvidia-smi-query",
-        "nvidia-smi-dmon",
-        "dcgm-dmon",
-        "nvml-samples",
-        "nvidia-smi-report",
-        "nvidia-smi-power",
-        "nvidia-smi-table",
+        *("nvidia-smi-query", "nvidia-smi-dmon", "dcgm-dmon", "nvml-samples"),
+        *("nvidia-smi-report", "nvidia-smi-power", "nvidia-smi-table"),
     )
 )
 """Formats of lines that only a test of links, or only samples of the GPUs' state, have."""

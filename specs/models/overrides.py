@@ -8,31 +8,11 @@ from autoconfig.specs.errors import InputError, UnknownNameError
 from autoconfig.specs.models.model import ModelSpec
 
 INTEGER_FIELDS = (
-    "num_layers",
-    "hidden_size",
-    "ffn_hidden_size",
-    "num_attention_heads",
-    "num_query_groups",
-    "kv_channels",
-    "vocab_size",
-    "max_position_embeddings",
-    "rotary_base",
-    "make_vocab_size_divisible_by",
-    "num_moe_experts",
-    "moe_router_topk",
-    "moe_ffn_hidden_size",
-    "moe_shared_expert_intermediate_size",
-    "moe_layer_freq",
-    "q_lora_rank",
-    "kv_lora_rank",
-    "qk_head_dim",
-    "qk_pos_emb_head_dim",
-    "v_head_dim",
-    "mtp_num_layers",
-    "window_size",
-    "window_attn_skip_freq",
-    "default_seq_length",
-    "default_global_batch_size",
+    *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),
+    *("kv_channels", "vocab_size", "max_position_embeddings", "rotary_base", "make_vocab_size_divisible_by"),
+    *("num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_layer_freq"),
+    *("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"),
+    *("mtp_num_layers", "window_size", "window_attn_skip_freq", "default_seq_length", "default_global_batch_size"),
 )
 """Fields that take a whole number."""
 BOOLEAN_FIELDS = ("untie_embeddings_and_output_weights", "add_bias_linear", "add_qkv_bias", "qk_layernorm", "gated_linear_unit")
