@@ -27,7 +27,7 @@ from autoconfig.study.training.proposal import (
 )
 from autoconfig.study.training.settings import StudySettings
 from autoconfig.study.training.surrogate import (
-    DEGREES,
+    FREEDOM,
     MemoryFact,
     PlanMeasured,
     Scatter,
@@ -75,7 +75,7 @@ def test_one_measurement_by_hand(candidates):
     moved = after.mean - np.log(candidates.predicted_s)
     assert moved == pytest.approx(np.full(len(candidates), 0.2 * 0.09 / (0.09 + 0.01)), rel=1e-6)
     assert after.covariance[0, 1] == pytest.approx(0.09 - 0.09**2 / 0.10, rel=1e-6)
-    assert after.degrees == DEGREES + 1
+    assert after.degrees == FREEDOM + 1
 
 
 def test_a_surprise_widens_every_band(candidates):
