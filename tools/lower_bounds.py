@@ -40,7 +40,7 @@ TESTS = (
     "tests/render/test_output_files.py", "tests/runs/test_predict.py",
     "tests/study/test_proposal.py", "tests/study/test_storages.py", "tests/api/test_answers.py",
     "tests/api/test_postgresql.py", "tests/api/test_searches.py::test_a_pool_that_has_failed_is_started_again",
-    "tests/cli/agents/test_servers.py", "tests/cli/agents/test_over_http.py",
+    "tests/cli/agents/test_servers.py", "tests/cli/agents/test_over_http.py", "tests/cli/agents/test_tasks.py",
 )  # fmt: skip
 LEFT_TO_OTHERS = "tests/render/test_output_files.py::test_files_are_what_the_tool_writes_in_few_lines"
 """Published schemas are written with a developer's pydantic; each release writes them a little differently."""

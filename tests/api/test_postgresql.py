@@ -18,6 +18,7 @@ from tests.api.conftest import QUESTION, ROOT, SOAK, begin_worker, ended, run_wi
 pytestmark = [pytest.mark.service, pytest.mark.xdist_group("service-postgresql")]
 
 
+@pytest.mark.bounds
 def test_one_kill(database):
     """And many, with pauses: `make soak`."""
     run_with_kills(database, kills=1, pauses=0, count=2, seed=3)

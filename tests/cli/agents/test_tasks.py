@@ -56,6 +56,7 @@ def test_there_are_twelve_with_three_calls_at_most():
     assert {call["tool"] for call in _flat()} == {"search", "explain", "check", "deployments", "rl", "diagnose", "budget"}
 
 
+@pytest.mark.bounds
 def test_every_answer_is_the_command_lines(place, printed):
     server = StdioServerParameters(command=sys.executable, args=["-m", "autoconfig", "mcp"], cwd=str(place))
     told = ask(server, [(call["tool"], call["arguments"]) for call in _flat()])
