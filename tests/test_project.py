@@ -28,6 +28,13 @@ def test_the_tiers_are_those_that_ci_runs():
     assert run == {"test", "docs", "ray", "bounds", "judge"} and run < named
 
 
+def test_the_workflow_runs_what_everybody_can_run():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    (job,) = workflow["jobs"].values()
+    assert job["strategy"]["matrix"]["python"] == ["3.11", "3.12"] and {"run": ".ci/run"} in job["steps"]
+    assert all((ROOT / step["run"].split()[-1]).exists() for step in job["steps"] if "run" in step)
+
+
 def test_every_marker_has_its_place_among_the_tiers():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     markers = set(re.findall(r'^  "(\w+): ', text.split("\nmarkers = [")[1].split("\n]")[0], re.MULTILINE))
