@@ -128,7 +128,7 @@ def read_rate(kind: str, pieces: Iterator[str]) -> str:
 
 
 def main(*, smoke: bool) -> None:
-    """Both files."""
+    """Read both made files."""
     share = 1000 if smoke else 1
     read_rate("trace of torch.profiler", trace_text(TRACE_BYTES // share))
     read_rate("log of Megatron-LM", log_text(LOG_BYTES // share))

@@ -27,7 +27,7 @@ def a_day(
 
 
 def written(path: Path, rows: Rows, *, lines: bool = False) -> Path:
-    """As a CSV of Azure's columns on one date, or as JSON lines in milliseconds."""
+    """Write a CSV of Azure's columns on one date, or JSON lines in milliseconds."""
     with path.open("w") as file:
         if not lines:
             file.write("TIMESTAMP,ContextTokens,GeneratedTokens\n")

@@ -95,7 +95,7 @@ class Generator(GenerateJsonSchema):
 
 
 def _plain(schema: dict[str, Any], *, item: bool = False) -> dict[str, Any]:
-    """Without what a field's name and its allowed values say."""
+    """Schema without what a field's name and its allowed values say."""
     plain = {key: value for key, value in schema.items() if key not in ("title", "default")}
     if "const" in plain or ("enum" in plain and (item or plain.get("type") == "string")):
         plain.pop("type", None)

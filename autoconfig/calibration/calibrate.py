@@ -80,7 +80,7 @@ def duplicates(runs: Sequence[Run]) -> list[str]:
 
 
 def named(calibration: Calibration, kind: str, runs: Sequence[Run]) -> Calibration:
-    """With a version: the number of runs behind it and a hash of their ids, times and plans and of what was made of them."""
+    """Calibration with a version: the number of runs behind it and a hash of them (ids, times, plans) and of its factors."""
     lines = [f"{run.case.id} {run.measured_s:.6g} {run.case.plan}" for run in runs]
     for entry in calibration.entries:
         factors = " ".join(f"{getattr(entry.factors, name):.4f}" for name in NAMES)

@@ -30,7 +30,7 @@ class Reported:
 
     @property
     def rules(self) -> list[str]:
-        """Of the named causes, in their order."""
+        """Rules of the named causes, in their order."""
         return [one.rule for one in self.found.causes]
 
     @property

@@ -69,7 +69,7 @@ class Seen:
 
 
 def trees(folder: Path, places: Sequence[str]) -> Iterator[ast.Module]:
-    """Of the files that a release has at these places."""
+    """Yield the syntax trees of the files that a release has at these places."""
     for place in places:
         path = folder / place
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []:

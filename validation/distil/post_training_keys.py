@@ -188,7 +188,7 @@ class Described(GenerateJsonSchema):
     """What has no JSON Schema (callables) is any value."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
-        """Of a part that JSON cannot hold."""
+        """Schema of a part that JSON cannot hold."""
         return {}
 
 

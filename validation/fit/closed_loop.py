@@ -163,7 +163,7 @@ def simulated(case: ServingCase, setup: Setup) -> tuple[float, float, float, Sim
 
 
 def equation(run: BenchmarkRun, calibration: ServingCalibration) -> Equation | None:
-    """Of a run; None where memory does not hold it."""
+    """Equation of a run; None where memory does not hold it."""
     setup = best_setup(run.case, calibration)
     if not setup.fits:
         return None
@@ -296,7 +296,7 @@ def solve(equations: Sequence[Equation], engines: Sequence[str]) -> PooledTerms:
 
 
 def left_out(equations: Sequence[Equation], engines: Sequence[str]) -> Iterator[tuple[str, PooledTerms]]:
-    """Each group with the constants of the others."""
+    """Yield each group with the constants of the others."""
     for group in sorted({one.run.group for one in equations}):
         yield group, solve([one for one in equations if one.run.group != group], engines)
 

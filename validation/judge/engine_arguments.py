@@ -192,7 +192,7 @@ def miscounted(file: Path, counts: dict[str, int], described: dict[str, Any]) ->
 
 
 def main() -> None:
-    """Each folder named on the command line."""
+    """Judge each folder named on the command line."""
     wrong = [line for name in sys.argv[1:] for line in judge(Path(name))]
     print("\n".join(wrong) or "nothing refused, every value as planned")
     raise SystemExit(bool(wrong))

@@ -189,7 +189,7 @@ def _whole(kind: str, file: Mapping[str, Any]) -> Any:
 
 
 def parameters(kind: str, file: Mapping[str, Any]) -> int | None:
-    """Of the language model inside the class, its embedding and output layer; None where it builds none."""
+    """Parameters of the language model inside the class, its embedding and output layer; None where it builds none."""
     if (model := whole(kind, file)) is None:
         return None
     parts = [model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings()]

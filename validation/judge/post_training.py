@@ -123,7 +123,7 @@ def _liger_arguments() -> Any:
 
 
 class _Names(type):
-    """Of classes whose every name is another class like them."""
+    """Class of classes whose every name is another class like them."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):

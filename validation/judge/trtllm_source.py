@@ -148,7 +148,7 @@ def judge_router(folder: Path, disagg_utils: Path) -> list[str]:
 
 
 def main() -> None:
-    """Each folder named on the command line."""
+    """Judge each folder named on the command line."""
     if len(sys.argv) < 3:
         raise SystemExit(__doc__)
     source = Path(sys.argv[1])

@@ -181,7 +181,7 @@ def by_prior(sweep: Sweep, seed: int) -> Iterator[int]:
 
 
 def at_random(sweep: Sweep, seed: int) -> Iterator[int]:
-    """Without replacement."""
+    """Candidates in an order by chance, each once."""
     yield from (int(row) for row in np.random.default_rng(seed).permutation(len(sweep.candidates)))
 
 

@@ -55,6 +55,6 @@ def _throughput(rows: Sequence[Row], predictions: Mapping[str, Prediction]) -> I
 
 
 def _tokens_per_second(row: Row) -> float | None:
-    """Of the encoder's tokens, from the rate or the step as published."""
+    """Tokens of the encoder a second, from the rate or the step as published."""
     batch, seconds = number(row, "gbs"), number(row, "step_s")
     return number(row, "tokens_per_s") or (batch * ENCODER_TOKENS / seconds if batch and seconds else None)

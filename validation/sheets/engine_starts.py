@@ -71,7 +71,7 @@ class JudgedStart:
 
     @property
     def starts(self) -> str:
-        """As `check` says it: yes, no or uncertain."""
+        """Whether it starts, as `check` says it: yes, no or uncertain."""
         return "no" if refusal(self.start) else self.memory.starts
 
     @property
@@ -83,7 +83,7 @@ class JudgedStart:
 
     @property
     def cache_errors(self) -> list[float]:
-        """Of KV tokens where the log has them, else of the pool, the concurrency or the longest length that it prints."""
+        """Errors of KV tokens where the log has them, else of the pool, the concurrency or the longest length that it has."""
         errors = self.errors()
         names = ("kv_tokens", "kv_pool_gib", "max_concurrency", "longest_max_model_len")
         return [errors[name] for name in names if name in errors][:1]

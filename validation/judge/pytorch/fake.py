@@ -57,7 +57,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def create_module(self, spec: Any) -> types.ModuleType:
-        """See `_MadeUp`."""
+        """A module whose every name is an empty class."""
         return _MadeUp(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -123,7 +123,7 @@ class FusedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Both as forward made them."""
+        """Both gradients as forward made them."""
         made, own = ctx.saved_tensors
         return made.mul_(gradients[0]), own.mul_(gradients[0])
 

@@ -57,12 +57,12 @@ class TorchPlan:
 
     @property
     def ffn(self) -> int:
-        """As torchtitan's Llama rounds it."""
+        """Width of the MLP, as torchtitan's Llama rounds it."""
         return 256 * -(-int(8 * self.hidden / 3) // 256)
 
     @property
     def text(self) -> str:
-        """In our words; torchtitan does not reshard in pipelines."""
+        """Plan in our words; torchtitan does not reshard in pipelines."""
         if self.ranks == 1:
             return f"dist_opt=0,mbs={self.micro_batch},recompute={RECOMPUTE[self.recompute]}"
         sharding = f"tp={self.tp},ep={self.ep},sp={int(self.tp > 1)},fsdp={3 if self.reshard and self.pp == 1 else 2}"

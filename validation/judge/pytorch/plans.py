@@ -79,7 +79,7 @@ def drawn(count: int, seed: int) -> Iterator[TorchPlan]:
 
 
 def numerics_of(plan: TorchPlan) -> Numerics:
-    """Of one rank with adapters these step in 16 bits, as all weights are there."""
+    """Numerics of a plan; on one rank adapters step in 16 bits, as all weights are there."""
     adapters = {"peft": "lora", "lora_rank": RANK, "weights_are_masters": plan.ranks == 1} if plan.adapters else {}
     reduce = "bf16" if plan.adapters and plan.ranks == 1 else plan.reduce
     common = {"attention_dropout": 0.0, "hidden_dropout": 0.0, "moe_imbalance": 1.0}
