@@ -31,11 +31,6 @@ class SyncMethod:
     """Weights are sent in the engine's precision, in 16 bits otherwise."""
 
 
-def method_names() -> tuple[str, ...]:
-    """Those that a run may name."""
-    return tuple(section("weight_sync"))
-
-
 @cache
 def load_method(name: str) -> SyncMethod:
     """Raises InputError for a method that is not known."""

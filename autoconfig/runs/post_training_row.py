@@ -234,55 +234,35 @@ def _lengths(row: _PostTrainingRow, total_tokens: int, usual_response: int) -> t
     return prompt, replace(lengths, sigma=0.0) if mean >= ALIKE * cap else lengths
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Shares:
-    """GPUs of all, and of those roles that have their own."""
-
-    total: int
-    train: int | None
-    rollout: int | None
-    critic: int | None
-
-    @classmethod
-    def of(cls, row: RunRow) -> _Shares:
-        """Read the cells, and of a ratio in `placement` what they leave open. Raises InputError where no number is given."""
-        total, train, rollout, critic = (row.count(name) for name in ("gpus", "gpus_train", "gpus_rollout", "gpus_critic"))
-        if total and not train and (roles := _roles(row.text("placement"), total)):
-            train, critic, rollout = roles["actor"], roles["critic"], roles.get("engines")
-            row.assume("GPUs of " + ", ".join(f"{name} {count}" for name, count in roles.items()))
-        total = total or sum(count or 0 for count in (train, rollout, critic))
-        if not total:
-            raise InputError("cell gpus is empty")
-        return cls(total=total, train=train, rollout=rollout, critic=critic)
-
-    @property
-    def split(self) -> bool:
-        """Whether engines have GPUs of their own."""
-        return bool(self.train and self.rollout)
-
-    @property
-    def of_training(self) -> int:
-        return self.train if self.train and (self.split or self.critic) else self.total
-
-    @property
-    def of_engines(self) -> int:
-        return self.rollout if self.split and self.rollout else self.of_training
+def _gpus(row: RunRow) -> tuple[int, int | None, int]:
+    """Return the GPUs of training, of engines that have their own, and of the critic, with what of them a ratio in `placement`
+    leaves open. Raises InputError where no number is given."""
+    total, train, engines, critic = (row.count(name) for name in ("gpus", "gpus_train", "gpus_rollout", "gpus_critic"))
+    if total and not train and (roles := _roles(row.text("placement"), total)):
+        train, critic, engines = roles["actor"], roles["critic"], roles.get("engines")
+        row.assume("GPUs of " + ", ".join(f"{name} {count}" for name, count in roles.items()))
+    total = total or sum(count or 0 for count in (train, engines, critic))
+    if not total:
+        raise InputError("cell gpus is empty")
+    if not train or not (engines or critic):
+        return total, None, critic or 0
+    return train, engines, critic or 0
 
 
 def _placement(row: RunRow, job: PostTrainingJob) -> Placement:
     """Return the plans of training and engines, and what of their GPUs each takes."""
-    gpus = _Shares.of(row)
-    plan = train_plan(row, job, gpus.of_training).replace(offload=_cpu_optimizer(row))
-    engine = engine_plan(row, job, gpus.of_engines)
+    gpus, engines, critic = _gpus(row)
+    plan = train_plan(row, job, gpus).replace(offload=_cpu_optimizer(row))
+    engine = engine_plan(row, job, engines or gpus)
     tokens = _micro_tokens(row, job)
     plan = plan.replace(mbs=1 if tokens else min(row.count("micro_batch") or 1, 64))
     logprobs, share, engine_name = row.count("logprob_micro_batch"), row.number("gpu_mem_util"), row.text("rollout_engine")
     placement = Placement(
         train=plan,
         engine=engine,
-        colocated=not gpus.split,
+        colocated=not engines,
         staleness=_staleness(row.text("sync_mode")),
-        critic_gpus=gpus.critic or 0,
+        critic_gpus=critic,
         tokens_per_gpu=tokens,
         forward=asked_batch(job, logprobs, packs=bool(tokens)) if logprobs else PassBatch(tokens_per_gpu=tokens),
         memory_share=share or job.framework.memory_share,

@@ -8,7 +8,6 @@ from pathlib import Path
 from autoconfig.formats.post_training import nemo_rl, openrlhf, trl, verl
 from autoconfig.formats.post_training.run import map_of_framework
 from autoconfig.formats.post_training.words import lengths_lines, model_line, words_of
-from autoconfig.formats.writers.trl import LAUNCH
 from autoconfig.maps.read import holds
 from autoconfig.planning.export_files import WrittenExport, check_folder, filled_template, remark, write_export
 from autoconfig.post_training.frameworks import load_algorithm, load_framework
@@ -18,14 +17,7 @@ from autoconfig.specs.errors import UnsupportedError, option
 
 VALUES = {"verl": verl.values, "nemo-rl": nemo_rl.values, "openrlhf": openrlhf.values, "trl": trl.values}
 """Framework -> what of its files is its own."""
-TEMPLATES = {
-    "verl": {"run_verl.sh": "rl.verl.sh"},
-    "nemo-rl": {"grpo.yaml": "rl.nemo-rl.yaml"},
-    "openrlhf": {"run_openrlhf.sh": "rl.openrlhf.sh"},
-    "trl": {"grpo.yaml": "rl.trl.yaml", LAUNCH: "rl.accelerate.yaml"},
-}
-"""Framework -> file -> its template."""
-FILES = tuple(dict.fromkeys(file for files in TEMPLATES.values() for file in files))
+FILES = tuple(dict.fromkeys(file for name in VALUES for file in map_of_framework(name).more["files"]))
 
 
 def check_export(framework: str, algorithm: str, folder: Path, *, force: bool = False) -> None:
@@ -72,7 +64,7 @@ def export_texts(job: PostTrainingJob, placement: Placement) -> dict[str, str]:
         "MODEL": model_line(job),
         **VALUES[name](job, placement, words),
     }
-    return {file: filled_template(template, **values) for file, template in TEMPLATES[name].items()}
+    return {file: filled_template(template, **values) for file, template in table["files"].items()}
 
 
 def export_first(

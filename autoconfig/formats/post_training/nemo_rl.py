@@ -45,7 +45,7 @@ def read(document: Recognised, gpus: int | None, release: str | None) -> RlRun:
 def _place(plan: dict[str, Any]) -> None:
     """Set whose GPUs are whose, and the lengths. Raises InputError where none is left for training, or for a prompt."""
     each, longest, new = plan["node_gpus"], plan["longest"], plan.get("new_tokens", 0)
-    rollout = 0 if plan["colocated"] else plan["engine_nodes"] * plan["engine_node_gpus"]
+    rollout = 0 if plan["colocated"] else plan["engine_nodes"] * plan.get("engine_node_gpus", each)
     total = plan["all_nodes"] * each
     if total <= rollout:
         raise InputError(f"generation takes {rollout} of {total} GPUs: none is left for training")

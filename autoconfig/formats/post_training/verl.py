@@ -138,6 +138,7 @@ def values(job: PostTrainingJob, placement: Placement, words: dict[str, Any]) ->
         **dict.fromkeys(("mbs", "forward_samples", "reference_forward_samples"), samples),
         "algorithm": "grpo" if job.algorithm.name == "dapo" else job.algorithm.name,
         "kl": job.algorithm.name != "dapo",
+        "reference_cp": placement.train.cp,
         "response_cap": words["response_cap"] + job.agents.added_tokens,
         "minibatch_prompts": max(1, job.minibatch // job.group),
         "many_turns": turns > 1,
