@@ -156,6 +156,11 @@ def algorithm_of(plan: Mapping[str, Any]) -> str:
     return "dapo" if plan["algorithm"] == "grpo" and not (plan["kl"] or plan.get("kl_reward")) else str(plan["algorithm"])
 
 
+def drops_reference(plan: Mapping[str, Any]) -> bool:
+    """Return whether no term asks for a reference model, which verl and slime then do not load."""
+    return not (plan["kl"] or plan["kl_reward"]) and plan["algorithm"] in ("ppo", "rloo")
+
+
 def _split_experts(run: RlRun, experts: bool) -> None:
     """Split experts over tp, as Megatron-Core does where a file does not say."""
     run.etp = run.placement.train.tp if experts else 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autoconfig.formats.post_training.recognise import Recognised
-from autoconfig.formats.post_training.run import RlRun, map_of_framework, pass_of, run_of_fields
+from autoconfig.formats.post_training.run import RlRun, drops_reference, map_of_framework, pass_of, run_of_fields
 from autoconfig.maps.read import read_fields
 from autoconfig.megatron.argument_list import known_arguments
 from autoconfig.post_training.job import LEAST_PROMPT
@@ -34,15 +34,15 @@ def read(document: Recognised, gpus: int | None, release: str | None) -> RlRun:
     together, context, samples = plan["together"], plan["context"], plan["prompts"] * plan["group"]
     if assumed := "response_cap" not in plan:
         plan["response_cap"] = max(1, context - LEAST_PROMPT) if context else RESPONSE
-    left = context - plan["response_cap"]
+    left = max(context - plan["response_cap"], 0) or LEAST_PROMPT
     plan |= {
-        "prompt_cap": plan.get("prompt_cap") or (left if left > 0 else LEAST_PROMPT),
+        "prompt_cap": plan.get("prompt_cap", left),
         "minibatch": max(1, samples // plan["updates"]) if "updates" in plan else plan.get("batch", samples),
         "rollout_gpus": 0 if together else plan["engine_gpus"],
         "critic_gpus": plan["nodes"] * plan["gpus_per_node"] if plan["algorithm"] == "ppo" and not together else 0,
         "offload": plan.get("offload_train", together) and not plan["no_offload_train"],
         "staleness": int(document.config_name == "train_async"),
-        "no_reference": not plan["kl"] and not plan["kl_reward"] and plan["algorithm"] in ("ppo", "rloo"),
+        "no_reference": drops_reference(plan),
         "engine_tp": max(1, plan["gpus_of_an_engine"] // plan["engine_pp"]),
         "engine_sleeps": plan["offload_rollout"] and not plan["no_offload_rollout"],
     }

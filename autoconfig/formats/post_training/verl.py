@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from autoconfig.formats.post_training.recognise import Recognised
-from autoconfig.formats.post_training.run import RlRun, algorithm_of, map_of_framework, pass_of, run_of_fields, score_by
+from autoconfig.formats.post_training.run import (
+    RlRun,
+    algorithm_of,
+    drops_reference,
+    map_of_framework,
+    pass_of,
+    run_of_fields,
+    score_by,
+)
 from autoconfig.maps.read import read_fields
 from autoconfig.maps.tree import Section
 from autoconfig.maps.write import written_paths
@@ -69,7 +77,7 @@ def _place(section: Section, plan: dict[str, Any]) -> None:
         section.count("data.train_batch_size")  # at least 1
     plan["minibatch"] = plan["minibatch_prompts"] * plan["group"]
     plan["staleness"] = max(plan.get("ahead", 1), 1) if "async" in plan["mode"] else int(bool(plan["other_keys"]))
-    plan["no_reference"] = not plan["kl"] and not plan["kl_reward"] and plan["algorithm"] in ("ppo", "rloo")
+    plan["no_reference"] = drops_reference(plan)
     plan["offload"] = plan["parameters_wait"] and plan["optimizer_waits"]
 
 
