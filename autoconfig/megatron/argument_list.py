@@ -194,10 +194,11 @@ class Arguments:
         text = self.text(*names)
         if text is None:
             return None
-        if not re.fullmatch(r"[+-]?[0-9][0-9_]{0,15}", text.strip()):
+        try:
+            return int(text if len(text) < 20 else "")
+        except ValueError:
             name = next(n for n in names if n in self.given)
-            raise InputError(f"{name} {text[:40]!r} is not a whole number; write the number in the file")
-        return int(text.replace("_", ""))
+            raise InputError(f"{name} {text[:40]!r} is not a whole number; write the number in the file") from None
 
     def count(self, *names: str) -> int | None:
         number = self.whole(*names)
