@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 from annotated_types import MaxLen
 from autoconfig.api.problems import RefusedError, unknown_field, wrong_value
-from autoconfig.specs.errors import COUNTS, LENGTHS, InputError
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.units import COUNTS, LENGTHS
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
 from pydantic import Field as PydanticField
 

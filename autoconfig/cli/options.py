@@ -12,7 +12,8 @@ import click
 from click.core import ParameterSource
 
 from autoconfig.planning.resolve import Field
-from autoconfig.specs.errors import NOT_PRICED, nearest, option_name, real_number, whole_number
+from autoconfig.specs.errors import NOT_PRICED, nearest, option_name
+from autoconfig.specs.units import real_number, whole_number
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

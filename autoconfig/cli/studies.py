@@ -300,7 +300,7 @@ def serving(options: dict[str, Any]) -> Profile:
 def settings_of(options: dict[str, Any]) -> ServingSettings:
     """What is measured. Raises InputError."""
     from autoconfig.serving.request import DEFAULT_TOKENS, request_of
-    from autoconfig.specs.errors import parse_size
+    from autoconfig.specs.units import parse_size
     from autoconfig.study.serving.work import ENGINES, ServingSettings
 
     given = given_options(click.get_current_context())

@@ -15,10 +15,11 @@ from typing import Any
 
 from autoconfig.planning.money import parse_days, parse_money
 from autoconfig.planning.resolve import Bounds, Field, Fields
-from autoconfig.specs.errors import InputError, option, parse_count, parse_seconds, parse_size
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.models.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS, SHORT_NAMES
 from autoconfig.specs.scenario import CHOICES, PRECISION_WORDS
 from autoconfig.specs.software.software import DISPATCHERS
+from autoconfig.specs.units import parse_count, parse_seconds, parse_size
 
 LEAST_BARE_TOKENS = 1e5
 """Below it a number of tokens without a unit is asked about: it is less than a step of any published run, and more than any

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autoconfig.planning.usual_words import usual
-from autoconfig.specs.errors import InputError, UnknownNameError, option, real_number, whole_number
+from autoconfig.specs.errors import InputError, UnknownNameError, option
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE, DEFAULT_GPU, ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.hardware.cluster_file import cluster_from_mapping, load_cluster
 from autoconfig.specs.hardware.local_gpu import find_gpu, gpu_of_file, local_gpu
@@ -17,6 +17,7 @@ from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.run_settings import unknown_release
 from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, Calibration, Numerics
 from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, load_stack, newest_release
+from autoconfig.specs.units import real_number, whole_number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from autoconfig.memory_model.engines.plan import ServedPlan
 from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.planning.progress import Progress
 from autoconfig.runs.predicted import answer_rows, cells_of
+from autoconfig.runs.roots import root
 from autoconfig.runs.serving_row import NEEDED, ServingCase, read_case
 from autoconfig.runs.table import Row, TableKind, columns_of
 from autoconfig.serving.closed_loop import (
@@ -32,7 +33,6 @@ from autoconfig.serving.closed_loop import (
 from autoconfig.specs.engines.releases import schedules_synchronously
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.remarks import sentences
-from autoconfig.specs.roots import root
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.borrowed import borrowed_shares
 from autoconfig.time_model.serving.iteration import constant_vector

@@ -13,9 +13,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from autoconfig.specs.errors import LENGTHS, FileError, InputError, nearest, option, whole_number
+from autoconfig.specs.errors import FileError, InputError, nearest, option
 from autoconfig.specs.files import read_bytes, read_text, write_atomically
 from autoconfig.specs.scenario import FP8_RECIPES
+from autoconfig.specs.units import LENGTHS, whole_number
 
 Row = Mapping[str, str]
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")

@@ -24,9 +24,10 @@ from autoconfig.planning.request_fields import RELIABILITY
 from autoconfig.planning.resolve import field_values
 from autoconfig.sizing.goodput import Goodput, Reliability, goodput_of
 from autoconfig.sizing.sizes import DEFAULT_FAMILY, ModelSize, size_of, sizes_of
-from autoconfig.specs.errors import SECONDS_PER_DAY, InputError, option, whole_number
+from autoconfig.specs.errors import SECONDS_PER_DAY, InputError, option
 from autoconfig.specs.hardware.cluster import MAX_GPUS
 from autoconfig.specs.layouts import middle_layers
+from autoconfig.specs.units import whole_number
 from autoconfig.time_model.predict import MixedTimes
 from autoconfig.training.price import Money, PlanReport, energy_kwh, flops_per_step, report_plan
 from autoconfig.training.question import Question, Request, request_of, understand

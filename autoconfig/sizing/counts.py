@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from autoconfig.specs.errors import InputError, thousands
+from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import MAX_GPUS
+from autoconfig.specs.units import thousands
 
 MAX_COUNTS = 64
 HINT = "give counts like 64,128,256, a range that doubles like 64:1024, or one with a step like 64:1024:64"

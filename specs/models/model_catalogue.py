@@ -15,21 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autoconfig.specs.errors import (
-    CatalogueError,
-    FileError,
-    InputError,
-    UnknownNameError,
-    UnsupportedError,
-    nearest,
-    option,
-    parse_count,
-)
+from autoconfig.specs.errors import CatalogueError, FileError, InputError, UnknownNameError, UnsupportedError, nearest, option
 from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_numbers import numbers_of
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.models.published import Published, find_published, published_length
 from autoconfig.specs.remarks import Effect, Remark
+from autoconfig.specs.units import parse_count
 
 MIN_PARAMETERS = 10e6
 MAX_PARAMETERS = 100e12

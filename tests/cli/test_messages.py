@@ -1,11 +1,8 @@
 """What a person is told who repeats an option, edits an export, names a GPU loosely, asks for a chance near one; passwords."""
 
 import pytest
-from autoconfig.specs.errors import (
-    InputError,
-    parse_count,
-    without_password,
-)
+from autoconfig.specs.errors import InputError, without_password
+from autoconfig.specs.units import parse_count
 
 import autoconfig as api
 from autoconfig.planning.request_fields import QUESTION, SEARCH, SERVING

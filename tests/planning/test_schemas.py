@@ -7,11 +7,11 @@ import random
 import jsonschema
 import numpy as np
 import pytest
-from autoconfig.specs.roots import root
 from scipy.optimize import brentq
 
 from autoconfig.megatron.export import plan_text
 from autoconfig.planning.schemas import schema, violations
+from autoconfig.runs.roots import root
 from autoconfig.training.answer import explain
 
 WRONG = (

@@ -1,18 +1,7 @@
 """What the records start with, what words and units mean, and scenarios: by hand, from the sources that are named."""
 
 import pytest
-from autoconfig.specs.errors import (
-    GIB,
-    MIB,
-    SECONDS_PER_DAY,
-    InputError,
-    chance_text,
-    nearest,
-    parse_count,
-    parse_seconds,
-    parse_size,
-    whole_number,
-)
+from autoconfig.specs.errors import GIB, MIB, SECONDS_PER_DAY, InputError, chance_text, nearest
 from autoconfig.specs.hardware.cluster import brief, cluster_of
 from autoconfig.specs.job import Job, ranks_of_stages, read_stages
 from autoconfig.specs.json_record import AboveZero, Natural, NotNegative, Positive, Share
@@ -37,6 +26,7 @@ from autoconfig.specs.software.engine import (
     EngineSpec,
 )
 from autoconfig.specs.software.software import StackMemory, StackTime, load_stack
+from autoconfig.specs.units import parse_count, parse_seconds, parse_size, whole_number
 from small_models import GPT, H100, MODELS, MOE, T5
 from tables import tabled
 

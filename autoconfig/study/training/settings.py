@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 
 from autoconfig.planning.request_fields import OBJECTIVES
 from autoconfig.planning.resolve import read_model
-from autoconfig.specs.errors import GIB, InputError, option, parse_size
+from autoconfig.specs.errors import GIB, InputError, option
 from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.software.software import DEFAULT_STACK
+from autoconfig.specs.units import parse_size
 from autoconfig.study.settings import MeasuredQuestion
 from autoconfig.study.this_machine import rank_memory_bytes
 from autoconfig.training.question import Request
