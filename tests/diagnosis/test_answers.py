@@ -105,8 +105,7 @@ def test_a_log_of_megatron_lines_is_measured(tmp_path):
 
 def test_the_batch_is_the_logs_own_and_another_jobs_log_is_refused(tmp_path):
     own = log(tmp_path / "run.log", *[9.0] * 12)  # of 64 sequences
-    found = asked(*QUESTION[:-2], PLAN, own)[1]
-    assert found["question"]["workload"]["global_batch_size"] == 64
+    assert asked(*QUESTION[:-2], PLAN, own)[1]["question"]["workload"]["global_batch_size"] == 64
     code, message = asked(*QUESTION[:-2], "--global-batch-size", "128", PLAN, own)
     assert code == 2 and "prints a global batch of 64, and the plan is of 128" in message
 

@@ -18,8 +18,7 @@ PLAN = "tp=4,pp=4,vpp=5,mbs=1,sp=1"
 
 
 def diagnosed(files, plan=None, **given):
-    check = CheckRequest(gpu=given.get("gpu"))
-    return diagnose_texts(files, plan, given, lambda: request_of(given), check)
+    return diagnose_texts(files, plan, given, lambda: request_of(given), CheckRequest(gpu=given.get("gpu")))
 
 
 def megatron(seconds, batch=512, steps=30, first=1):
@@ -211,8 +210,7 @@ def test_a_log_of_another_kind_of_training_is_not_priced(text, needed):
     assert (found.verdict, found.causes) == ("not_enough", ())
     assert needed in found.missing[0].evidence and found.why_not_calibrate and found.better is None
     socket = "c1:7:9 [0] NCCL INFO Using network Socket\n"  # the plan still says that there are nodes
-    with_proof = doubted(text + socket)
-    assert [(one.rule, one.certainty) for one in with_proof.causes] == [("R02", "certain")]
+    assert [(one.rule, one.certainty) for one in doubted(text + socket).causes] == [("R02", "certain")]
 
 
 def test_adapters_of_the_plan_are_no_other_kind():

@@ -109,10 +109,8 @@ def rl(tokens, seconds):
 
 def test_longer_answers_are_no_growth_and_the_same_answers_that_take_longer_are():
     counts = [9000 + 450 * number for number in range(30)]
-    with_tokens = diagnosed(rl(counts, [20 + 0.012 * count for count in counts]))
-    assert "R11" not in named(with_tokens)
-    alike = diagnosed(rl([9000] * 30, [128 + 5.4 * number for number in range(30)]))
-    assert "R11" in named(alike)
+    assert "R11" not in named(diagnosed(rl(counts, [20 + 0.012 * count for count in counts])))
+    assert "R11" in named(diagnosed(rl([9000] * 30, [128 + 5.4 * number for number in range(30)])))
 
 
 @pytest.mark.parametrize(("times", "cause"), [(180, ["R07"]), (4, [])])

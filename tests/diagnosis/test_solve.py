@@ -93,8 +93,7 @@ def test_a_cure_scales_what_was_measured_and_leaves_the_host():
     doubles was measured at 1 s and stays so."""
     before = {"compute": 10.0, "expert exchange": 8.0, "host": 2.0}
     after = {"compute": 10.0, "expert exchange": 4.0, "host": 4.0}
-    measured = {"expert exchange": 12.0, "host": 1.0}
-    assert step_after(25.0, before, after, measured) == pytest.approx(19.0)
+    assert step_after(25.0, before, after, {"expert exchange": 12.0, "host": 1.0}) == pytest.approx(19.0)
     assert step_after(25.0, before, after, {}) == pytest.approx(25.0 * 18.0 / 20.0)
 
 

@@ -90,8 +90,7 @@ def test_a_progress_bar_prints_over_itself():
     bar = "\r".join(
         f" {step}%|##| {step}/100 [{step // 30:02d}:{step * 2 % 60:02d}<03:00,  2.00s/it]" for step in range(1, 100)
     )
-    evidence = read_texts({"log": f"Loading\r{bar}\n"})
-    assert [line.step for line in evidence.steps] == list(range(1, 100))
+    assert [line.step for line in read_texts({"log": f"Loading\r{bar}\n"}).steps] == list(range(1, 100))
 
 
 def test_what_can_be_no_file_of_a_run(tmp_path):

@@ -79,8 +79,7 @@ def test_figures_of_no_step_are_no_series():
 
 
 def test_one_jump_is_drift_and_no_growth_of_each_step():
-    found = statistics(lines([2.0] * 50 + [2.3] * 50))
-    assert found.drift == pytest.approx(0.15)
+    assert statistics(lines([2.0] * 50 + [2.3] * 50)).drift == pytest.approx(0.15)
 
 
 @pytest.mark.parametrize(("period", "found"), [(40, 40), (None, None)])

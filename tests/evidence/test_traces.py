@@ -246,8 +246,7 @@ def test_bad_traces(tmp_path):
     assert found.files[0].lines_not_understood == 7 and found.traces[0].parts == traced(two_steps()).parts
     without = read_texts({"t": MadeTrace().step(1, 0, 100).add("cpu_op", "aten::mm", 3, 4).json()})
     assert without.traces == () and "ProfilerActivity.CUDA" in without.files[0].remarks[0]
-    stepless = read_texts({"t": MadeTrace().kernel(GEMM, 0, 10).json()}).files[0]
-    assert "no step in it" in stepless.remarks[0]
+    assert "no step in it" in read_texts({"t": MadeTrace().kernel(GEMM, 0, 10).json()}).files[0].remarks[0]
     for text in (
         '{"schemaVersion": 1, "deviceProperties": []}',
         '{"schemaVersion": 1, "traceEvents": [{"ph": "X", nonsense' + "x" * (17 << 20),

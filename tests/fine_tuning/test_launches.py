@@ -219,8 +219,7 @@ def test_an_unknown_optimizer_loss_or_quantisation_leaves_memory_open(case, auto
     text, more, key = UNKNOWN[case]
     text = text % more if "%s" in text else text + more
     asked = CheckRequest(gpu="b200", gpus=8, **({"model": "llama3-8b", "seq_length": 2048} if case == "deepspeed" else {}))
-    found = read_any(text, asked)
-    assert found.undecided == (key,)
+    assert read_any(text, asked).undecided == (key,)
     file = tmp_path / "run.yaml"
     file.write_text(text)
     words = ("--model", "llama3-8b", "--seq-length", "2048") if case == "deepspeed" else ()

@@ -72,8 +72,7 @@ why = "on the CPU: less time"
 
 
 def read(text, **settings):
-    values = load_toml(text)
-    return read_fields(TABLE, Section(values, text, settings, open_words=frozenset({"auto"})))
+    return read_fields(TABLE, Section(load_toml(text), text, settings, open_words=frozenset({"auto"})))
 
 
 def test_a_file_is_read_by_its_table():

@@ -114,5 +114,4 @@ def test_what_the_table_does_not_hold_is_an_error(picotron):
 
 def test_a_plan_without_words_is_refused(picotron):
     read = read_any(json.dumps(FILE), ASKED)
-    sharded = read.plan.replace(fsdp=3)
-    assert picotron.refused(read.question.scenario, sharded) == ["fsdp=3"]
+    assert picotron.refused(read.question.scenario, read.plan.replace(fsdp=3)) == ["fsdp=3"]

@@ -36,8 +36,7 @@ def flags(arguments):
 @pytest.fixture(params=PLANS)
 def exported(request, scenario_of):
     text, numerics = PLANS[request.param]
-    scenario = scenario_of(request.param, numerics=numerics)
-    return scenario, parse_plan(text, 8)
+    return scenario_of(request.param, numerics=numerics), parse_plan(text, 8)
 
 
 @pytest.mark.service

@@ -32,8 +32,7 @@ def written(name: str, plan: str, gpus: int = 16) -> str:
 def test_segments_are_the_chunks_in_their_order(plan: str, cuts: list[int]) -> None:
     letters = NANO.hybrid_layer_pattern
     ends = [0, *cuts, len(letters)]
-    expected = "|".join(letters[a:b] for a, b in pairwise(ends))
-    assert staged_pattern(NANO, parse_plan(plan, 16)) == expected
+    assert staged_pattern(NANO, parse_plan(plan, 16)) == "|".join(letters[a:b] for a, b in pairwise(ends))
 
 
 @pytest.mark.parametrize("name", ["nemotron-3-nano", "nemotron-3-super", "qwen3-next-80b-a3b", "qwen3.5-27b"])

@@ -127,8 +127,7 @@ UNKNOWN = [
 
 @pytest.mark.parametrize(("before", "behind"), UNKNOWN)
 def test_what_is_not_surely_read_is_not_known(before, behind):
-    script = read_script(f"{before}{LAUNCH}--tag {behind}\n", megatron_program())
-    assert script.unread()
+    assert read_script(f"{before}{LAUNCH}--tag {behind}\n", megatron_program()).unread()
 
 
 @pytest.mark.parametrize("before", ["set -e\nread -r -d '' A <<E\n1\nE", "read -r -d '' A <<< 1 || exit 1"])

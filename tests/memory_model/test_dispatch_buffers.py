@@ -93,8 +93,7 @@ def test_long_sequences_leave_attention_out_of_graphs_that_nobody_named() -> Non
         )  # fmt: skip
         assert ("attn" in asked.settings().cuda_graphs) == held
         layouts = asked.layouts([parse_plan("tp=1,pp=4,ep=64,mbs=1,first=16,last=13", 256)])
-        parts = estimate_memory(asked, layouts, [NONE], detail=True).parts
-        assert ("graph_masks" in parts) == held
+        assert ("graph_masks" in estimate_memory(asked, layouts, [NONE], detail=True).parts) == held
 
 
 def test_buffers_leave_less_for_tensors() -> None:

@@ -168,8 +168,7 @@ def test_the_pool_is_a_share_of_what_is_free():
     assert found.kv_pool_bytes == pytest.approx(pool) and found.activation_bytes == pytest.approx(active)
     assert found.max_concurrency == pool // (2 * 128 * 2 * 2 * 8 * 10)
     assert found.kept_free_bytes == pytest.approx(H100.memory_bytes - used - pool)
-    none = replace(found, kv_pool_bytes=-1.0)
-    assert none.max_concurrency == 0
+    assert replace(found, kv_pool_bytes=-1.0).max_concurrency == 0
 
 
 @pytest.mark.parametrize(("name", "weights"), [("mixtral-8x7b", 46_702_792_704), ("llama3-8b", 8_030_261_248)])

@@ -64,8 +64,7 @@ def config_of(shape, quantised):
 
 def stored(shape, quantised):
     config = config_of(shape, quantised)
-    model = model_from_mapping(config, "config.json", shape)
-    return model, checkpoint_of(config, "config.json")
+    return model_from_mapping(config, "config.json", shape), checkpoint_of(config, "config.json")
 
 
 @pytest.mark.parametrize(("name", "shape", "quantised", "gigabytes"), ROWS, ids=[row[0] for row in ROWS])

@@ -112,8 +112,7 @@ def test_every_stage_holds_its_part_of_the_pattern(text: str) -> None:
 
 
 def test_prediction_is_left_out_where_asked() -> None:
-    without = SUPER.replace(mtp_num_layers=0)
-    assert total_parameters(without, mtp=True) == total_parameters(SUPER)
+    assert total_parameters(SUPER.replace(mtp_num_layers=0), mtp=True) == total_parameters(SUPER)
     assert SUPER.mtp_kinds == ("attention", "moe")
 
 

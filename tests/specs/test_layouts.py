@@ -228,8 +228,7 @@ def test_the_stages_that_stand_for_all_hold_what_they_hold_in_full(leading):
             assert table.layers[row, column] == full.layers[0, stage]
             assert table.layers_of("moe")[row, column] == full.layers_of("moe")[0, stage]
             kinds.add((int(full.layers[0, stage]), int(full.layers_of("moe")[0, stage])))
-        everything = set(zip(full.layers[0].tolist(), full.layers_of("moe")[0].tolist(), strict=True))
-        assert kinds == everything
+        assert kinds == set(zip(full.layers[0].tolist(), full.layers_of("moe")[0].tolist(), strict=True))
         between = list(zip(full.layers[0].tolist(), full.layers_of("moe")[0].tolist(), strict=True))[:-1]
         for kind in set(between):  # of like stages before the last, the first holds the most micro-batches
             assert between.index(kind) in table.index[row].tolist(), (str(plan), kind)
@@ -339,8 +338,7 @@ def test_distinct_rows_are_found_among_wide_columns_and_fractions():
 ])  # fmt: skip
 def test_a_layout_needs_three_stages(plan, needed):
     layers = 23 if needed else 16
-    model = load_model("llama3-8b").replace(num_layers=layers)
-    assert needs_layout(model, parse_plan(plan, 6)) == needed
+    assert needs_layout(load_model("llama3-8b").replace(num_layers=layers), parse_plan(plan, 6)) == needed
 
 
 @pytest.mark.parametrize(("text", "gpus", "given", "expected"), [

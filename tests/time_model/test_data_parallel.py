@@ -247,8 +247,7 @@ TE = load_stack("transformer-engine").time
 
 def test_optimizer_traffic_and_offload() -> None:
     assert optimizer_bytes_per_parameter(Numerics(), TE) == 50  # findings, section 2
-    small = Numerics(exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16")
-    assert optimizer_bytes_per_parameter(small, TE) == 42
+    assert optimizer_bytes_per_parameter(Numerics(exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16"), TE) == 42
     common = {
         "numerics": Numerics(), "stack": TE, "gradient_bytes": 4, "hbm_bytes_per_s": 2e12, "host_bytes_per_s": 25e9,
         "cpu_memory_bytes_per_s": 50e9,

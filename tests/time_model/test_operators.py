@@ -376,8 +376,7 @@ def test_unfused_attention_computes_all_scores_of_keys_and_of_values():
 def test_gemm_of_whole_waves_on_a_perfect_machine_runs_at_peak() -> None:
     # 108 tiles of 128 x 128: 12 x 9 tiles, one wave; 2 m n k / P by hand.
     m, n, k = 12 * 128, 9 * 128, 4096
-    seconds = gemm_seconds(m, n, k, constants=PERFECT, **MACHINE)
-    assert seconds == pytest.approx(2 * m * n * k / 312e12)
+    assert gemm_seconds(m, n, k, constants=PERFECT, **MACHINE) == pytest.approx(2 * m * n * k / 312e12)
 
 
 PLANS = (

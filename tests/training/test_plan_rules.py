@@ -17,8 +17,7 @@ def test_plans_of_other_sizes_are_judged_with_their_own():
     plan = TrainPlan(tp=1, pp=1, dp=8, mbs=1)
     assert broken_rules(scenario(), [plan]) == [["AC005"]] and broken_rules(scenario(), [plan], [8]) == [[]]
     assert broken_rules(scenario(), [plan], [8], [12]) == [["NV007"]]
-    both = TrainPlan(tp=1, pp=1, dp=16, mbs=1, first=3, last=3)
-    assert "AC007" in broken_rules(scenario(), [both])[0]
+    assert "AC007" in broken_rules(scenario(), [TrainPlan(tp=1, pp=1, dp=16, mbs=1, first=3, last=3)])[0]
     assert "NV024" in broken_rules(scenario(), [TrainPlan(tp=1, pp=3, dp=1, mbs=1)], [3])[0]
 
 

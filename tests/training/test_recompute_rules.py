@@ -90,5 +90,4 @@ def test_a_group_fits_a_stage_and_a_block_a_chunk(recompute, legal):
     parsed = Recompute.parse(recompute)
     assert np.all(recompute_fits_layers(parsed, np.array([2]), np.array([4]))) == legal
     plan = TrainPlan(tp=1, pp=2, vpp=2, dp=8, mbs=1, recompute=parsed)
-    s = scenario(change={"num_layers": 8})
-    assert (broken_rules(s, [plan])[0] == []) == legal
+    assert (broken_rules(scenario(change={"num_layers": 8}), [plan])[0] == []) == legal

@@ -31,8 +31,7 @@ def test_every_rule_passes_one_plan_and_stops_another(scenario_of, rule):
         values = parse_keys(text)
         assert set(rule.needs) <= set(values), f"{rule.id} reads {rule.needs}"
         columns = {key: np.array([values[key]]) for key in rule.needs} | _sizes(s)
-        result = rule.legal(s, columns)
-        assert np.broadcast_to(result, 1).tolist() == [wanted], f"{rule.id} {text}"
+        assert np.broadcast_to(rule.legal(s, columns), 1).tolist() == [wanted], f"{rule.id} {text}"
 
 
 PLANS_AND_RULES = table(__file__, "plans_and_rules")

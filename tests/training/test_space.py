@@ -109,8 +109,7 @@ def test_the_space_is_what_brute_force_finds(scenario_of, name, changes):
     grid = list(grid_by_hand(s))
     legal = [x for x in grid if is_legal_by_hand(s, *x) and within_bounds_by_hand(s, x[0], x[2], x[5])]
     wanted = {(*x, s.cluster.num_gpus // (x[0] * x[1] * x[2])) for x in legal}
-    rows = rows_of(space)
-    assert set(rows) == wanted
+    assert set(rows_of(space)) == wanted
     assert space.legal == len(legal) == len(np.unique(space.layout_id))
     assert space.enumerated == len(grid) == space.legal + sum(space.rejected_by_rule.values())
     layers = s.model.num_layers
