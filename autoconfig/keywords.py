@@ -385,6 +385,7 @@ class CheckKeywords(_File, total=False):
     async_tp: bool
     zero_bucket: int | str
     expandable_segments: bool
+    without_effect: str | Sequence[str] | Mapping[str, Any]
     release: str
     server: int | str
     isl: int | str

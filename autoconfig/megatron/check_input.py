@@ -66,6 +66,8 @@ class CheckRequest:
     own_calibration: Calibration | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     """Values of variables that the script does not set: {"NNODES": "4", "1": "first argument"}; of other formats, of keys."""
+    without_effect: tuple[str, ...] = ()
+    """Arguments or keys that no table has, of which the caller says that they change neither memory nor time."""
 
 
 def check_request(given: Mapping[str, Any]) -> CheckRequest:
@@ -313,8 +315,8 @@ def _require_gpus(gpus: int, plan: TrainPlan) -> None:
 
 
 def _with_hint(unknown: Remark) -> Remark:
-    """Return an unknown argument with the known one that it may be a slip of."""
-    hint = name_hint(unknown.field) if unknown.field.startswith("--") else ""
+    """Return an unknown argument with the known one that it may be a slip of; as it is where a condition decides it."""
+    hint = name_hint(unknown.field) if unknown.field.startswith("--") and not unknown.why else ""
     return replace(unknown, why=f"did you mean {hint}?", effect=Effect.EVERYTHING) if hint else unknown
 
 

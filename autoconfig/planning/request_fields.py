@@ -143,7 +143,7 @@ CHECK: Fields = (
     *_some("question", "memory_margin"),
     *_some("search", "fit_chance"),
     *SWITCHES,
-    *_some("check", "set", "apply_to", "force"),
+    *_some("check", "set", "without_effect", "apply_to", "force"),
 )
 SET: Fields = _some("check", "set")
 CHECK_OUTPUT: Fields = _all("check_output")
@@ -152,7 +152,7 @@ CHECK_SERVING: Fields = _all("check_serving")
 """Of the start of a serving engine alone."""
 DIAGNOSE: Fields = (*_all("diagnose"), *_some("check", "core_release", "set"))
 """Beside QUESTION: a run's step, where no log says it, and what a launch file does not say."""
-PREDICT: Fields = tuple(field for field in CHECK if field.name not in ("fit_chance", "apply_to", "force"))
+PREDICT: Fields = tuple(field for field in CHECK if field.name not in ("fit_chance", "without_effect", "apply_to", "force"))
 """What the file of a run does not say."""
 CONVERT: Fields = (
     *(field for field in PREDICT if field.name not in ("memory_margin", *(one.name for one in SWITCHES))),

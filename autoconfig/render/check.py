@@ -21,7 +21,7 @@ from autoconfig.render.question_json import AnswerJson, QuestionJson, question_j
 from autoconfig.render.screen import brief, seconds_text, show_table
 from autoconfig.render.training import show_assumed, show_question, show_remedies, speed_text
 from autoconfig.render.training_json import PlanJson, PlanReportJson, report_json
-from autoconfig.specs.errors import GIB, chance_text
+from autoconfig.specs.errors import GIB, chance_text, option_name
 from autoconfig.specs.json_record import Keywords, Natural, NotNegative
 from autoconfig.specs.plan_names import named_plan
 from autoconfig.specs.remarks import Effect, Remark, RemarkJson, records, sentences
@@ -298,9 +298,10 @@ def _fits(answer: CheckAnswer, report: PlanReport) -> str:
     worst = report.worst_stage
     if answer.source.undecided:
         what = ", ".join(answer.source.undecided)
+        way_out = f"{option_name('without_effect')} {escape(answer.source.undecided[0])}, if nothing"
         return (
-            f"[bold]No verdict on memory[/bold]: not known is {escape(what)}, and what it does to memory; without it "
-            f"{worst.peak_bytes / GIB:.1f} GiB on stage {worst.stage}, of {report.limit_bytes / GIB:.1f}."
+            f"[bold]No verdict on memory[/bold]: not known is {escape(what)}, and what it does to memory ({way_out}); "
+            f"without it {worst.peak_bytes / GIB:.1f} GiB on stage {worst.stage}, of {report.limit_bytes / GIB:.1f}."
         )
     if no_verdict(answer):
         effect, bound = (Effect.MORE_MEMORY, "at least") if report.fits else (Effect.LESS_MEMORY, "at most")

@@ -129,6 +129,16 @@ def test_an_argument_that_nothing_knows_leaves_memory_open_whatever_its_name(nam
     assert checked(script(f"{LEGAL} $NOTHING"))[0].source.undecided == ()
 
 
+def test_the_caller_may_say_that_arguments_have_no_effect(autoconfig, tmp_path):
+    (tmp_path / "run.sh").write_text(script(f"{LEGAL} --my-logger x --masters 3"))
+    ask = ("check", str(tmp_path / "run.sh"), "--gpu", "a100-80gb", "--without-effect", "my_logger", "--without-effect")
+    text = " ".join(autoconfig.run(*ask[:-1]).stdout.split())
+    assert "No verdict on memory: not known is --masters," in text and "(--without-effect --masters, if nothing)" in text
+    assert "Unknown" not in autoconfig.run(*ask, "--masters").stdout
+    message = "--without-effect tp: no argument that leaves memory open; those are --my-logger, --masters"
+    assert message in autoconfig.run(*ask, "tp").output
+
+
 def test_the_software_of_a_script_without_new_arguments_is_explained_and_its_optimizer_sharded():
     plan = "--tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 1 --global-batch-size 64"
     old = script(plan).replace("--vocab-size 50257 ", "--vocab-file gpt2-vocab.json ")
