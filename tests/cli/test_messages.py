@@ -150,7 +150,7 @@ def test_a_pipe_is_as_wide_as_columns_says(autoconfig, monkeypatch, width):
 
 
 def test_a_closed_form_that_the_simulation_contradicts_is_explained(autoconfig, monkeypatch):
-    asked = ["--model", "llama3-8b", "--gpus", "1", "--gpu", "h100", "--osl", "200", "--rate", "40"]
+    asked = ["--model", "llama3-8b", "--gpus", "1", "--gpu", "h100", "--osl", "200", "--rate", "40", "--verbose"]
     assert "the table's TTFT" not in autoconfig.run("deployments", *asked).stdout
     monkeypatch.setattr("autoconfig.render.serving.APART", 1.0)  # any difference is one to explain
     assert "the table's TTFT" in autoconfig.run("deployments", *asked).stdout
