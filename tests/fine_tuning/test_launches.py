@@ -191,7 +191,8 @@ def test_what_axolotl_has_that_no_formula_prices_is_named_or_refused():
 def test_a_better_plan_is_said_and_written_in_axolotls_words():
     found = check(axolotl("adapter: lora\nlora_r: 8\nlora_target_linear: true\n"))
     flags = {change.flag for change in found.changes}
-    assert flags <= {*load_map("axolotl").more["words"].values(), "gradient checkpointing"} and found.better is not None
+    names = load_map("axolotl").more
+    assert flags <= {*names["words"].values(), *names["same"], "gradient checkpointing"} and found.better is not None
     assert "micro_batch_size: 1\n" in changed(AXOLOTL, [c for c in found.changes if c.flag == "micro_batch_size"] or [
         type(found.changes[0])(flag="micro_batch_size", old=("2",), new=("1",))])  # fmt: skip
 
