@@ -66,7 +66,7 @@ def program_of(texts: Sequence[str]) -> tuple[str, int] | None:
         base = text.rsplit("/", 1)[-1]
         if base in ("vllm", "sglang") and after == "serve":
             return base, at + 2
-        if text == "-m" and after.startswith("vllm.entrypoints.") and after.endswith(".api_server"):
+        if text == "-m" and re.fullmatch(r"vllm\.entrypoints\.(?:\w+\.)*api_server", after):
             return "vllm", at + 2
         if text == "-m" and after == "vllm.entrypoints.cli.main" and texts[at + 2 : at + 3] == ["serve"]:
             return "vllm", at + 3
