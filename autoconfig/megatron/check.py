@@ -347,6 +347,8 @@ def target(answer: CheckAnswer) -> tuple[TrainPlan, Scenario]:
         raise InputError(f"--apply-to: {NO_OTHER_PLAN}")
     if source.refused:
         raise InputError(f"--apply-to: another plan would be refused, too; change this first: {source.refused[0].text}")
+    if source.undecided:
+        raise InputError(f"--apply-to: no plan is said to be better beside what is not known: {', '.join(source.undecided)}")
     if answer.better is not None:
         return answer.better.plan, overlapped(source)
     if answer.nearest is not None:

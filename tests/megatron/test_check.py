@@ -10,7 +10,7 @@ from check_help import LEGAL, checked, script
 from jsonschema import Draft202012Validator
 from tables import tabled
 
-from autoconfig.megatron.check import check
+from autoconfig.megatron.check import check, target
 from autoconfig.megatron.check_input import CheckRequest, read_check
 from autoconfig.megatron.edit import improved_text
 from autoconfig.megatron.export import plan_text
@@ -126,6 +126,8 @@ def test_unknown_arguments_stand_in_the_closing_line_and_slips_below_the_verdict
 def test_an_argument_that_nothing_knows_leaves_memory_open_whatever_its_name(name):
     answer, _ = checked(script(f"{LEGAL} {name} 1 $NOTHING"))
     assert answer.source.undecided == (name,) and answer.better is None
+    with pytest.raises(InputError, match=f"--apply-to: no plan .* beside what is not known: {name}$"):
+        target(answer)
     assert checked(script(f"{LEGAL} $NOTHING"))[0].source.undecided == ()
 
 
