@@ -252,9 +252,10 @@ class Scheduler:
             rank, at, held = self.rank[r], self.begun.get(r, 0.0), self.held[r]
             todo = self.isl[r] - at
             take = self._part(todo, left[rank], whole[rank])
-            left[rank] = left[rank] - take if take else 0.0
-            if not take:
+            if take is None:
+                left[rank] = 0.0
                 continue
+            left[rank] -= take
             if r not in self.begun:
                 if not self._fits(r, len(complete), prompts, answers) and (running or complete):
                     break
@@ -271,10 +272,11 @@ class Scheduler:
             self.waiting.remove(r)
         return complete, parts
 
-    def _part(self, todo: float, left: float, whole: float) -> float:
-        """Tokens of a prompt that an iteration with so much room takes; a prompt that is not cut begins where it is whole."""
+    def _part(self, todo: float, left: float, whole: float) -> float | None:
+        """Tokens of a prompt that an iteration with so much room takes; None: none of it now, as of a prompt that is not cut
+        where it is not whole."""
         if left <= 0 or (left < todo <= whole and not self.limits.chunked):
-            return 0.0
+            return None
         return min(todo, left) if self.limits.chunked else todo
 
     def _waits_for_others(self) -> bool:
