@@ -262,9 +262,9 @@ def _toml(text: str, change: FlagChange) -> str:
     if start is None:
         return text if value is None else f"{text.rstrip()}\n\n[{section}]\n{key} = {value}\n"
     end = next((at for at in range(start + 1, len(lines)) if lines[at].lstrip().startswith("[")), len(lines))
-    there = re.compile(rf"(\s*{re.escape(key)}\s*=\s*)(?:\"[^\"]*\"|'[^']*'|\[[^\]\n]*\]|[^#\s]+)(\s*(?:#.*)?\n?)")
+    of_key = re.compile(rf"(\s*{re.escape(key)}\s*=\s*)(?:\"[^\"]*\"|'[^']*'|\[[^\]\n]*\]|[^#\s]+)(\s*(?:#.*)?\n?)")
     for at in range(start + 1, end):
-        if match := there.fullmatch(lines[at]):
+        if match := of_key.fullmatch(lines[at]):
             lines[at] = "" if value is None else f"{match[1]}{value}{match[2]}"
             return "".join(lines)
     if value is not None:

@@ -97,13 +97,14 @@ def test_set_e_ends_a_script_as_in_bash(before, line):
         read(launch(before, "--tensor-model-parallel-size 2"))
 
 
-def test_a_command_over_ssh_is_asked_for():
-    head, _, command = launch("TP=2", "--tensor-model-parallel-size $TP").rpartition("torchrun")
-    with pytest.raises(
-        InputError, match="line 2 starts a command on another machine, and what ssh is told is not followed: give"
-    ):
-        read(f'{head}ssh -p 22 node-1 "cd /x && torchrun{command.rstrip()}"\n')
-    assert read(f"{head}ssh node-1 torchrun{command}").plan.tp == 2, "its words are those of this shell"
+def test_a_launch_over_ssh_is_read_with_variables_of_its_own():
+    plain = launch("TP=2", "--tensor-model-parallel-size $TP")
+    head, _, command = plain.rpartition("torchrun")
+    over = f'{head}for H in a b; do ssh -p 22 $H "cd /x && torchrun{command.rstrip()}" &\ndone\nwait\n'
+    found = read(over)
+    assert found.plan.tp == 2 and "on another machine" in " ".join(found.notes)
+    with pytest.raises(InputError, match="TP in line"):
+        read(over.replace("$TP", "\\$TP"))
 
 
 def test_variables_of_unknown_names_are_said():

@@ -46,6 +46,7 @@ from autoconfig.megatron.shell.launch import (
     container_environment,
     inner_script,
     launch_of,
+    remote_command,
     source_of,
 )
 from autoconfig.megatron.shell.syntax import Simple, Text, parse
@@ -229,6 +230,8 @@ class Calls(ABC):
         if name in ("source", ".") and len(fields) > 1:
             self.notes.append(sourced(self.variables, fields, line))
             return True
+        if elsewhere := remote_command(fields):
+            return self._elsewhere(*elsewhere, line)
         if commands := inner_script(name, fields):
             return self._inner(*commands, apart=name != "eval")
         launch = launch_of(fields, line, self.program)
@@ -237,6 +240,17 @@ class Calls(ABC):
         elif almost := almost_a_launch(fields, line, self.program):
             self.almost.append(almost)
         return None if launch is None and name not in _SUCCEEDS else True
+
+    def _elsewhere(self, value: Value, before: list[Value], line: int) -> bool | None:
+        """A command that `ssh` and the like start on another machine, where no variable of this script is set."""
+        self.notes.append(f"line {line}: {text_of(before[0])} starts this on another machine, with variables of its own")
+        outer = self.variables
+        self.variables = Variables(fixed=outer.fixed, substitute=outer.substitute)
+        self.variables.values = {name: outer.values[name] for name in outer.fixed if name in outer.values}
+        try:
+            return self._inner(value, before, [], apart=True)
+        finally:
+            self.variables = outer
 
     def _call(self, name: str, words: list[Value]) -> bool | None:
         if self.calls >= MAX_CALLS:

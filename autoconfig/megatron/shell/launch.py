@@ -20,8 +20,12 @@ _TAKES_TEXT = frozenset({"-c", "--command", "--commandline", "--cmd", "--entrypo
 """Options of clusters' own launchers whose value is a command line, like `bcprun -p 8 -c TEXT`."""
 _STARTS_TASKS = frozenset({"msrun", "srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "horovodrun"})
 """Launchers whose -n is a number of processes, each with a GPU of its own."""
-_REMOTE = frozenset({"ssh", "pdsh", "clush"})
-"""Programs that start text on other machines, which is not followed."""
+_REMOTE = {
+    "ssh": frozenset(f"-{letter}" for letter in "bcDEeFIiJLlmOopQRSWw"),
+    "pdsh": frozenset({"-w", "-x", "-g", "-X", "-f", "-l", "-R", "-t", "-u"}),
+    "clush": frozenset({"-w", "-x", "-g", "-X", "-f", "-l", "-o", "-t", "-u"}),
+}
+"""Programs that start text on other machines, and their options with a value of their own."""
 _WRAPPERS = frozenset({"nohup", "exec", "time", "nice"})
 _SCHEDULED = re.compile(r"^#(?:SBATCH|PBS|BSUB|PJM|COBALT|OAR|\$)[ \t]", re.MULTILINE)
 _COMMAND = re.compile(r"^[ \t]*[^#\s]", re.MULTILINE)
@@ -228,13 +232,22 @@ def argument_name(text: str) -> str:
     return text.split("=")[0].replace("_", "-")
 
 
+def remote_command(fields: Sequence[Value]) -> tuple[Value, list[Value]] | None:
+    """(commands as text, words before them) of `ssh [OPTIONS] HOST COMMAND` and of pdsh and clush, which hand over text."""
+    kind = text_of(fields[0]).rsplit("/", 1)[-1]
+    if kind not in _REMOTE:
+        return None
+    at, hosts = 1, kind == "ssh"
+    while at < len(fields) and (text_of(fields[at]).startswith("-") or hosts):
+        text = text_of(fields[at])
+        hosts &= text.startswith("-")
+        at += 2 if text in _REMOTE[kind] else 1
+    return (joined(fields[at:], plain_value(" ")), list(fields[:at])) if at < len(fields) else None
+
+
 def almost_a_launch(fields: Sequence[Value], line: int, wanted: Program) -> str:
     """What a command is that starts a .py file without enough of the program's arguments; empty for other commands."""
     texts = [text_of(value) for value in fields]
-    if texts[0] in _REMOTE and any(".py" in text for text in texts):
-        return (
-            f"line {line} starts a command on another machine, and what {texts[0]} is told is not followed: give that command"
-        )
     at = _program(texts)
     if at is None or texts[0].rsplit("/", 1)[-1] in _NOT_LAUNCHERS.split():
         return ""

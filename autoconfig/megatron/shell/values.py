@@ -21,6 +21,7 @@ from autoconfig.megatron.shell.commands import (
     Piece,
     Value,
     Word,
+    first_reason,
     is_name,
     joined,
     known_text,
@@ -42,6 +43,7 @@ _EVERY = ("[@]", "[*]")
 """All elements of an array; behind it, what is done to each of them."""
 _TO_EACH = frozenset({"", *"/%#^,"})
 _IN_BRACES = re.compile(r"\{([^{}]*+)\}")
+_COUNTED_BRACES = re.compile(r"([^{}$]*+)\{(-?[1-9][0-9]{0,5}|0)\.\.(-?[1-9][0-9]{0,5}|0)\}([^{}$]*+)")
 _OF_THE_MACHINE = re.compile(
     r"(?:SLURM|PBS|LSB|OMPI|PMIX?|PALS|MV2|FLUX|COBALT|SGE)_\w+|HOSTNAME|HOSTTYPE|OSTYPE|USER|HOME|PWD|UID|SHELL|PATH"
 )
@@ -205,16 +207,25 @@ def _gives_elements(part: Part, variables: Variables) -> bool:
 
 
 def listed_values(word: Word, variables: Variables) -> list[Value]:
-    """Return the values that a loop goes over, or an array holds, for one word: `fields_of`; of {1..8} and {a,b}, which are not
-    followed, one that is not known; {1..$N} stays what it is, as bash expands braces before variables."""
+    """Return the values that a loop goes over, or an array holds, for one word: `fields_of`; of {1..8} those that it counts, of
+    {a,b} and others, which are not followed, one that is not known; {1..$N} stays what it is, as bash expands braces before
+    variables."""
     spend(sum(len(part.text) for part in word.parts) / 8)
     bare = "".join(part.text if part.kind == "literal" and not part.quoted else "$" for part in word.parts)
     if not any("," in inner or (".." in inner and "$" not in inner) for inner in _IN_BRACES.findall(bare)):
         return fields_of(word, variables)
+    if counted := _COUNTED_BRACES.fullmatch(bare):
+        return [plain_value(f"{counted[1]}{number}{counted[4]}") for number in _numbers(int(counted[2]), int(counted[3]))]
     shown = text_of(value_of(word, variables))
     return [
         loose(unknown(shown, f"the words that braces make of {shown[:40]} in line {word.line} are not followed: write each"))
     ]
+
+
+def _numbers(first: int, last: int) -> range:
+    """The numbers of {FIRST..LAST}. Raises InputError where they are too many."""
+    spend(4 * abs(last - first))
+    return range(first, last + 1) if first <= last else range(first, last - 1, -1)
 
 
 def _inner_words(rest: Word, variables: Variables) -> list[Value]:
@@ -324,6 +335,8 @@ def _variable(part: Part, variables: Variables) -> Value:
         return _unknown(part, variables)
     if how in ("", ":?", "?"):
         return base
+    if how == "length[@]" and isinstance(held, list) and not first_reason(held):
+        return plain_value(str(len(held)))
     if how in (":-", ":=", "-", "=", ":+", "+"):
         return _instead(part, how, base, variables)
     if name in variables.odd and reason_of(base):
