@@ -119,10 +119,12 @@ def _beside(shown: Blocks, answer: ServeAnswer) -> None:
 
 
 def _against(one: DeploymentReport, best: DeploymentReport, *, same: bool = False) -> str:
-    """A deployment beside the first: throughput, speed of a user, TTFT."""
+    """A deployment beside the first: throughput, speed of a user, and TTFT where both are simulated or neither is: beside a
+    simulation a closed form, which knows no bursts, would look like a gain."""
     figures = [f"{one.tokens_per_s_per_gpu / best.tokens_per_s_per_gpu - 1:+.1%} tok/s/GPU"]
     figures += [f"{one.tokens_per_s_per_user / best.tokens_per_s_per_user - 1:+.1%} tokens/s of a user"] * bool(best.tpot_s)
-    figures.append(f"TTFT {_mean(best, 'ttft')} -> {_mean(one, 'ttft')}")
+    if (one.latency is None) == (best.latency is None):
+        figures.append(f"TTFT {_mean(best, 'ttft')} -> {_mean(one, 'ttft')}")
     return ("" if same else f"{deployment_text(one.plan)}: ") + ", ".join(figures)
 
 
