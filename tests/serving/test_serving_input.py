@@ -21,7 +21,7 @@ from tables import tabled
 from autoconfig.planning.schemas import schema
 from autoconfig.serving import traces as trace_module
 from autoconfig.serving.answer import answer
-from autoconfig.serving.deployment import MAX_PREFILLED, POOLED, _streams, _together, simulated
+from autoconfig.serving.deployment import MAX_PREFILLED, POOLED, _streams, _together, server_of, simulated
 from autoconfig.serving.question import understand
 from autoconfig.serving.request import ServeRequest
 from autoconfig.serving.space import weight_formats
@@ -239,7 +239,7 @@ def test_of_a_thousand_ranks_a_share_is_simulated_with_its_share_of_the_prefill_
     one = next(one for one in answer(asked).reports if one.plan.prefill)
     decode, prefill = one.plan.decode, one.plan.prefill.replicas
     assert (decode.adp, decode.pp) == (1, 1)
-    (stream,) = _streams(understand(asked), one, decode.replicas, decode.batch)
+    (stream,) = _streams(understand(asked), one, server_of(understand(asked), one))
     assert len(stream.osl) >= 4 * decode.batch
     for most in (MAX_PREFILLED // len(stream.osl), 1):
         together = _together(one, decode.replicas, most)

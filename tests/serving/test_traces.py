@@ -125,9 +125,9 @@ def test_few_requests_a_day_are_taken_together():
 
 def test_the_busiest_stretch_of_a_rank_is_simulated():
     arrival = np.concatenate([np.arange(100.0), 100.0 + 0.1 * np.arange(50)])
-    stream = Stream(arrival_s=arrival, isl=np.full(150, 10.0), osl=np.arange(150.0), prefilled_s=arrival + 2.0)
+    stream = Stream(arrival_s=arrival, isl=np.full(150, 10.0), osl=np.arange(150.0), begin_s=arrival + 2.0)
     part = _stretch(stream, 50)
-    assert part.osl.tolist() == list(range(100, 150)) and part.arrival_s[0] == 0.0 and part.prefilled_s[0] == 2.0
+    assert part.osl.tolist() == list(range(100, 150)) and part.arrival_s[0] == 0.0 and part.begin_s[0] == 2.0
     assert _stretch(stream, 150) is stream
 
 
