@@ -111,7 +111,7 @@ def start_request(given: Mapping[str, Any]) -> StartRequest:
     """A StartRequest from what any edge was given, by the names of the fields. Raises InputError."""
     names = [one.name for one in (*CHECK, *CHECK_SERVING) if one.name in StartRequest.__dataclass_fields__]
     of_files = {*names, "set", "apply_to", "force"}
-    said = [one.name for one in CHECK if one.name not in of_files and given.get(one.name) not in (None, (), one.default)]
+    said = [one.name for one in CHECK if one.name not in of_files and given.get(one.name) not in (None, (), [], one.default)]
     if said:
         raise InputError(f"{option(said[0])} is of training, and this file starts a server", field=said[0])
     fields = [one for one in (*CHECK, *CHECK_SERVING) if one.name in names]

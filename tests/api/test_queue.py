@@ -331,8 +331,9 @@ def test_the_client_waits_as_long_as_it_is_told_to(busy, monkeypatch):
     assert error.value.retry_seconds == 61 and not answers
 
 
-def test_hanging_up_frees_the_service(service):
+def test_hanging_up_frees_the_service(services):
     """A caller who hangs up is noticed at the socket: the other one's question is answered while the first would still run."""
+    service = services("--workers", "1", "--search-workers", "0")
     with service.client() as client:
         assert client.post("/v1/plans", content=quick(0), headers={"content-type": "application/json"}).status_code == 200
         for number in range(4):
