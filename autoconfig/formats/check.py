@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePath
 
@@ -26,10 +26,10 @@ from autoconfig.formats.writers.bridge import settings as settings_of_bridge
 from autoconfig.formats.writers.trl import settings as settings_of_trl
 from autoconfig.formats.writers.trl import unsharded
 from autoconfig.megatron.check import CheckAnswer, check
-from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check
+from autoconfig.megatron.check_input import CheckInput, CheckRequest, accepted, read_check
 from autoconfig.planning.export_files import priced_in
 from autoconfig.planning.work import bounded
-from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.errors import InputError
 from autoconfig.specs.files import read_bytes, read_text
 
 READERS: dict[str, Callable[[Document], CheckInput]] = {
@@ -60,32 +60,13 @@ def nothing_beside(name: str) -> str | None:
 def read_any(text: str, request: CheckRequest, opened: Callable[[str], str | None] = nothing_beside) -> CheckInput:
     """The record of a file's text, of one of ours with the balance of experts that it was priced with; `opened`: texts of files
     that lie with it, by the names that it has for them. Raises InputError naming the format and what is missing."""
-    found, priced = _accepted(_read(text, request, opened), request.without_effect), priced_in(text)
+    found, priced = _read(text, request, opened), priced_in(text)
     scenario = found.question.scenario
     if priced is None or priced[1] is None or not scenario.model.is_moe:
         return found
     scenario = replace(scenario, numerics=replace(scenario.numerics, moe_imbalance=priced[1]))
     assumed = tuple(one for one in found.question.assumed if one.field != "moe_imbalance")
     return replace(found, question=replace(found.question, scenario=scenario, assumed=assumed))
-
-
-def _accepted(source: CheckInput, names: Sequence[str]) -> CheckInput:
-    """The record where these arguments are of no effect. Raises InputError for one that does not keep a verdict back."""
-    accepted = {_bare(name) for name in names}
-    for name in names:
-        if _bare(name) not in map(_bare, source.undecided):
-            there = f"those are {', '.join(source.undecided)}" if source.undecided else "the file has none"
-            raise InputError(f"{option('without_effect')} {name[:60]}: no argument that leaves memory open; {there}")
-    ignored = tuple(name for name in source.undecided if _bare(name) in accepted)
-    unknown, not_modelled = (
-        tuple(one for one in remarks if one.field not in ignored) for remarks in (source.unknown, source.not_modelled)
-    )
-    return replace(source, unknown=unknown, not_modelled=not_modelled, ignored=(*source.ignored, *ignored))
-
-
-def _bare(name: str) -> str:
-    """An argument's name as the caller may write it: without dashes in front, `_` for `-`."""
-    return name.strip().lstrip("-").replace("-", "_")
 
 
 def _read(text: str, request: CheckRequest, opened: Callable[[str], str | None]) -> CheckInput:
@@ -98,7 +79,8 @@ def _read(text: str, request: CheckRequest, opened: Callable[[str], str | None])
         bridge_only = fine_tunes(found.question.scenario)  # adapters and packing: Megatron-LM has no arguments for them
         return replace(found, spelled=settings_of_bridge) if bridge_only else found
     try:
-        return READERS[name](Document(format=name, text=text, values=values, request=request, opened=opened))
+        source = READERS[name](Document(format=name, text=text, values=values, request=request, opened=opened))
+        return accepted(source, request.without_effect)
     except InputError as error:
         if not error.args or not isinstance(error.args[0], str) or _given(request, error.field):
             raise

@@ -53,6 +53,7 @@ Words are compared in small letters, and may hold `*` and `?` as in names of fil
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -63,6 +64,10 @@ from typing import Any
 
 from autoconfig.specs.remarks import Effect
 
+SLIP = 0.88
+"""Likeness (difflib) from which on a name is taken for a slip of another: a letter or a dash more or less."""
+SLIP_OF_FEW = 0.8
+"""The same among the few keys of one section: two letters that change places, too."""
 NOTHING = ("none", "false", "no", "off", "0", "0.0", "", "[]", "{}")
 """Values of a key that switch nothing on."""
 TYPES = ("whole", "count", "number", "flag", "word", "list", "on")
@@ -149,8 +154,15 @@ class Map:
     """What else the table says, for those who use it."""
 
     def changes_nothing(self, path: str) -> bool:
-        """Return whether a key is known to change neither memory nor time."""
-        return matches(self.harmless, path)
+        """Return whether a key is known to change neither memory nor time; one that a pattern covers is none where it is a slip
+        of a key beside it that the map reads or has a rule for."""
+        if path in self.harmless or not matches(self.harmless, path):
+            return path in self.harmless
+        section, _, name = path.rpartition(".")
+        rows = (self.entries, self.refused, self.not_modelled)
+        keys = [key.rpartition(".") for kind in rows for row in kind for key in row.keys]
+        beside = [key for place, _, key in keys if place == section]
+        return name in beside or not difflib.get_close_matches(name[:60], beside, n=1, cutoff=SLIP_OF_FEW)
 
     def beside(self, other: Map) -> Map:
         """Return this map with the rules and the harmless keys of another one."""

@@ -17,6 +17,7 @@ from functools import cache, lru_cache
 from importlib import resources
 from typing import Any
 
+from autoconfig.maps.table import SLIP
 from autoconfig.megatron.shell.launch import Program
 from autoconfig.megatron.shell.script import Unread
 from autoconfig.planning.work import spend
@@ -28,8 +29,6 @@ _BARE = re.compile(r"\$(\w+|\{\w+\}|@)")
 MAX_ARGUMENTS = 20_000
 LONGEST = 60
 """Characters of a name that is looked up: the table's longest has 50."""
-SLIP = 0.88
-"""Likeness (difflib) from which on a name is taken for a slip of another: a letter or a dash more or less."""
 SHORTEST = 7
 """Characters with the dashes: shorter beginnings are names of a fork's own rather than abbreviations."""
 DECISIVE = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -143,10 +143,30 @@ class CheckInput:
             raise UnsupportedError("megatron-core refuses this file: " + "; ".join(one.text for one in self.refused))
 
 
+def accepted(source: CheckInput, names: Sequence[str]) -> CheckInput:
+    """Return the record where these unknown arguments are of no effect. Raises InputError for one that is not unknown."""
+    fields, wanted = [one.field for one in source.unknown if one.effect <= Effect.MEMORY_AND_TIME], set(map(_bare, names))
+    for name in names:
+        if _bare(name) not in map(_bare, fields):
+            there = f"those are {', '.join(fields)}" if fields else "the file has none"
+            raise InputError(f"{option('without_effect')} {name[:60]}: no argument that is unknown; {there}")
+    unknown = tuple(one for one in source.unknown if _bare(one.field) not in wanted)
+    return replace(source, unknown=unknown, ignored=(*source.ignored, *(name for name in fields if _bare(name) in wanted)))
+
+
+def _bare(name: str) -> str:
+    """Return an argument's name as the caller may write it: without dashes in front, `_` for `-`."""
+    return name.strip().lstrip("-").replace("-", "_")
+
+
 @bounded()
 def read_check(text: str, request: CheckRequest) -> CheckInput:
     """Return a file's text as a question and a plan. Raises InputError saying what to change or to pass."""
     require_short(text)
+    return accepted(_read(text, request), request.without_effect)
+
+
+def _read(text: str, request: CheckRequest) -> CheckInput:
     if _opens(text, "{", '"}'):
         return _from_plan(text, request)
     is_json = _opens(text, "[", '"]')

@@ -298,9 +298,10 @@ def _fits(answer: CheckAnswer, report: PlanReport) -> str:
     worst = report.worst_stage
     if answer.source.undecided:
         what = ", ".join(answer.source.undecided)
-        way_out = f"{option_name('without_effect')} {escape(answer.source.undecided[0])}, if nothing"
+        unknown = [one.field for one in answer.source.unknown if one.field in answer.source.undecided]
+        way_out = f" ({option_name('without_effect')} {escape(unknown[0])} says: nothing)" if unknown else ""
         return (
-            f"[bold]No verdict on memory[/bold]: not known is {escape(what)}, and what it does to memory ({way_out}); "
+            f"[bold]No verdict on memory[/bold]: not known is {escape(what)}, and what it does to memory{way_out}; "
             f"without it {worst.peak_bytes / GIB:.1f} GiB on stage {worst.stage}, of {report.limit_bytes / GIB:.1f}."
         )
     if no_verdict(answer):

@@ -405,3 +405,15 @@ def test_post_training_is_named_and_sent_to_its_own_command(text, what):
     """verl's and slime's scripts were "no launch of Megatron-LM" and "--micro-batch-size is not in the file; add it"."""
     with pytest.raises(UnsupportedError, match=f"{what}.*autoconfig rl check"):
         read_any(text, CheckRequest(gpu="h100", gpus=8))
+
+
+@pytest.mark.parametrize("key", ["compile.enabel", "compile.enabled", "training.seq_lenn", "float8.recipe_nam"])
+def test_a_pattern_of_harmless_keys_covers_no_slip_of_a_key_that_is_read(key):
+    section, _, name = key.partition(".")
+    text = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n'
+    text = (
+        text.replace("[training]\n", f"[training]\n{name} = 1\n")
+        if section == "training"
+        else f"{text}[{section}]\n{name} = 1\n"
+    )
+    assert [one.field for one in read_any(text, CheckRequest(gpu="h100", gpus=8)).unknown] == [key]

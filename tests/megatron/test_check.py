@@ -135,9 +135,11 @@ def test_the_caller_may_say_that_arguments_have_no_effect(autoconfig, tmp_path):
     (tmp_path / "run.sh").write_text(script(f"{LEGAL} --my-logger x --masters 3"))
     ask = ("check", str(tmp_path / "run.sh"), "--gpu", "a100-80gb", "--without-effect", "my_logger", "--without-effect")
     text = " ".join(autoconfig.run(*ask[:-1]).stdout.split())
-    assert "No verdict on memory: not known is --masters," in text and "(--without-effect --masters, if nothing)" in text
+    assert "No verdict on memory: not known is --masters," in text and "(--without-effect --masters says: nothing)" in text
     assert "Unknown" not in autoconfig.run(*ask, "--masters").stdout
-    message = "--without-effect tp: no argument that leaves memory open; those are --my-logger, --masters"
+    edited = tmp_path / "better.sh"
+    assert autoconfig.run(*ask, "--masters", "--apply-to", str(edited)).exit_code == 0 and "--my-logger x" in edited.read_text()
+    message = "--without-effect tp: no argument that is unknown; those are --my-logger, --masters"
     assert message in autoconfig.run(*ask, "tp").output
 
 

@@ -449,8 +449,8 @@ JITTER = 0.1
 
 
 def sampled_answers(mean: float, cv: float, most: float, count: int, rng: np.random.Generator, ranks: int) -> Vector:
-    """The same of answers; those of one length differ by JITTER where several ranks step together: else prompts that fall into
-    the same iteration once do so for ever, which no server under live load does."""
+    """Lengths of answers: `sampled_lengths`, but that answers of one length differ by JITTER, beyond `most`, too, where several
+    ranks step together: else prompts that fall into the same iteration once do so for ever, as under no live load."""
     if ranks == 1 or cv > 0 or mean * JITTER < 1.0:
         return sampled_lengths(mean, cv, most, count, rng)
     return np.round(mean * rng.uniform(1.0 - JITTER, 1.0 + JITTER, count))
